@@ -1,0 +1,27 @@
+"""A durable background job queue for Django, in the PostgreSQL it already has."""
+
+from typing import TYPE_CHECKING, Any
+
+__all__ = ["JobContext", "enqueue_many", "enqueue_on_commit", "schedule"]
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from jobqueue.context import JobContext
+    from jobqueue.enqueue import enqueue_many, enqueue_on_commit
+    from jobqueue.schedules import schedule
+
+_HOMES = {
+    "JobContext": "jobqueue.context",
+    "enqueue_many": "jobqueue.enqueue",
+    "enqueue_on_commit": "jobqueue.enqueue",
+    "schedule": "jobqueue.schedules",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Loaded on first use: Django imports this package before its app registry is ready.
+    if name not in _HOMES:
+        raise AttributeError(f"module 'jobqueue' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)

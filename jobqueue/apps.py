@@ -1,0 +1,16 @@
+"""The Django app."""
+
+from django.apps import AppConfig
+
+
+class JobQueueConfig(AppConfig):
+    """Registers the system checks."""
+
+    name = "jobqueue"
+    verbose_name = "Job queue"
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        from jobqueue import checks
+
+        checks.register_all()

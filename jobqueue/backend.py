@@ -1,0 +1,71 @@
+"""The backend of Django's own tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import structlog
+from django.core.checks import CheckMessage
+from django.tasks import Task, TaskResult, TaskResultStatus
+from django.tasks.backends.base import BaseTaskBackend
+from django.tasks.signals import task_enqueued
+
+from jobqueue import results
+from jobqueue.enqueue import enqueue
+from jobqueue.tasks import JobTask, validate
+
+log = structlog.get_logger("jobqueue")
+
+
+class JobQueueBackend(BaseTaskBackend):
+    """Stores jobs in PostgreSQL, in the caller's transaction; `runworker` runs them."""
+
+    task_class = JobTask
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+
+    def validate_task(self, task: Task) -> None:
+        """Raise InvalidTask, naming the argument and what to write instead."""
+        validate(task)
+        super().validate_task(task)
+
+    def enqueue(self, task: Task, args: Sequence[Any], kwargs: dict[str, Any]) -> TaskResult:
+        """Insert a job. Raises ArgumentsError, TypeError or InvalidTask before anything is sent."""
+        self.validate_task(task)
+        stored = enqueue(task, args, kwargs)
+        result = TaskResult(
+            task=task,
+            id=str(stored.id),
+            status=TaskResultStatus.READY,
+            enqueued_at=stored.enqueued_at,
+            started_at=None,
+            finished_at=None,
+            last_attempted_at=None,
+            args=list(args),
+            kwargs=kwargs,
+            backend=self.alias,
+            errors=[],
+            worker_ids=[],
+        )
+        for receiver, answer in task_enqueued.send_robust(type(self), task_result=result):
+            if isinstance(answer, Exception):
+                log.error(
+                    "signal_receiver_failed",
+                    signal="task_enqueued",
+                    receiver=repr(receiver),
+                    exc_info=answer,
+                )
+        return result
+
+    def get_result(self, result_id: str) -> TaskResult:
+        """Return the state of a job. Raises TaskResultDoesNotExist."""
+        return results.load(result_id)
+
+    def check(self, **kwargs: Any) -> Iterable[CheckMessage]:
+        """Django's own call: the checks of this app."""
+        from jobqueue.checks import check_backend
+
+        return check_backend(self)

@@ -1,0 +1,68 @@
+"""System checks: the same faults that stop a worker, told before it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from django.apps import AppConfig, apps
+from django.core.checks import CheckMessage, Error, Warning, register
+
+from jobqueue import conf
+
+if TYPE_CHECKING:
+    from jobqueue.backend import JobQueueBackend
+
+COMMAND = "runworker"
+
+
+def register_all() -> None:
+    """Register every check of this app; called once by its AppConfig."""
+    register(check_settings)
+    register(check_command)
+
+
+def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
+    """Every fault of `JOBQUEUE` at once."""
+    _, faults = conf.read()
+    return [
+        (Error if fault.code.startswith("E") else Warning)(
+            f"{fault.key}: {fault.message}", hint=fault.hint, id=f"jobqueue.{fault.code}"
+        )
+        for fault in faults
+    ]
+
+
+def check_command(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
+    """Another app may ship a command of the same name; the later one in INSTALLED_APPS loses."""
+    from django.core.management import get_commands
+
+    owner = get_commands().get(COMMAND, "jobqueue")
+    if owner == "jobqueue":
+        return []
+    hint = f"Use `manage.py jobqueue worker`, or put 'jobqueue' before {owner!r} in INSTALLED_APPS."
+    message = f"`manage.py {COMMAND}` is the command of {owner!r}, not of jobqueue."
+    return [Warning(message, hint=hint, id="jobqueue.W010")]
+
+
+def check_backend(backend: JobQueueBackend) -> list[CheckMessage]:
+    """The queues of one entry of TASKS."""
+    found: list[CheckMessage] = []
+    if not apps.is_installed("jobqueue"):
+        hint = 'Add "jobqueue" to INSTALLED_APPS.'
+        message = f"TASKS['{backend.alias}'] uses jobqueue, which is not an installed app."
+        return [Error(message, hint=hint, id="jobqueue.E020")]
+    if not backend.queues:
+        hint = "A worker serves 'default' unless --queues names others."
+        message = f"TASKS['{backend.alias}']['QUEUES'] is empty, so any queue name is accepted."
+        found.append(Warning(message, hint=hint, id="jobqueue.W011"))
+    for name in sorted(backend.queues, key=str):
+        if not isinstance(name, str) or not conf.QUEUE_NAME.match(name):
+            message = f"TASKS['{backend.alias}']['QUEUES'] holds {name!r}, not a queue name."
+            hint = f"Write {conf.QUEUE_NAME_RULE}."
+            found.append(Error(message, hint=hint, id="jobqueue.E021"))
+    if backend.options:
+        message = f"TASKS['{backend.alias}']['OPTIONS'] is not read by jobqueue."
+        hint = "Write the settings of the queue in JOBQUEUE."
+        found.append(Warning(message, hint=hint, id="jobqueue.W012"))
+    return found

@@ -1,0 +1,297 @@
+"""The `JOBQUEUE` settings: one frozen object, validated as a whole."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cache
+from math import isfinite
+from typing import Any
+
+from django.conf import settings as django_settings
+from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import setting_changed
+
+DAY = 86400
+# The tolerated number of beats in a row that may fail before a lease is in danger.
+TOLERATED_FAILED_BEATS = 2
+LEADER_TRUST_MARGIN_SECONDS = 1.0
+# The whole process is gone at most this long after DRAIN_SECONDS + CANCEL_SECONDS.
+EXIT_MARGIN_SECONDS = 2.0
+
+QUEUE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]{0,62}\Z")
+QUEUE_NAME_RULE = (
+    "1 to 63 of the letters a-z and A-Z, digits, '_', '.' and '-', the first one a letter or '_'"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing wrong with the settings: which key, what it is, and what to write instead."""
+
+    code: str  # E0xx stops the process, W0xx is a warning
+    key: str
+    message: str
+    hint: str
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.message} {self.hint}"
+
+
+def _default_retention() -> dict[str, float | None]:
+    return {"SUCCEEDED": 7 * DAY, "CANCELLED": 7 * DAY, "DEAD": 90 * DAY}
+
+
+def _default_redact() -> tuple[str, ...]:
+    return ("password", "secret", "token", "authorization", "cookie", "card")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Every key of `JOBQUEUE` with its default. Durations are in seconds."""
+
+    database: str = "default"
+    concurrency: int = 10
+    poll_seconds: float = 5.0
+    notify: bool = True
+    lease_seconds: float = 30.0
+    heartbeat_seconds: float = 5.0
+    timeout_seconds: float | None = 3600.0
+    max_attempts: int = 5
+    backoff_base_seconds: float = 1.0
+    backoff_max_seconds: float = 3600.0
+    drain_seconds: float = 20.0
+    cancel_seconds: float = 5.0
+    leader_lease_seconds: float = 15.0
+    retention: Mapping[str, float | None] = field(default_factory=_default_retention)
+    unknown_task_seconds: float = 86400.0
+    args_max_bytes: int = 1024 * 1024
+    result_max_bytes: int = 1024 * 1024
+    progress_max_bytes: int = 16 * 1024
+    redact: tuple[str, ...] = field(default_factory=_default_redact)
+    probe_address: str | None = None
+
+    @property
+    def beat_budget_seconds(self) -> float:
+        """How long one beat may take, the whole of it."""
+        return self.heartbeat_seconds * 2 / 5
+
+    @property
+    def lease_margin_seconds(self) -> float:
+        """How long before its end a lease is no longer trusted."""
+        return self.lease_seconds / 30
+
+    @property
+    def least_lease_seconds(self) -> float:
+        """The shortest lease that outlives the tolerated failed beats and the clean-up."""
+        beat, budget = self.heartbeat_seconds, self.beat_budget_seconds
+        cascade = beat + (TOLERATED_FAILED_BEATS + 1) * (budget + beat / 4)
+        return cascade + self.cancel_seconds + self.lease_margin_seconds
+
+    @property
+    def exit_seconds(self) -> float:
+        """From the first signal to the enforced end of the process."""
+        return self.drain_seconds + self.cancel_seconds + EXIT_MARGIN_SECONDS
+
+    @property
+    def leader_renew_seconds(self) -> float:
+        return self.leader_lease_seconds / 5
+
+    @property
+    def effective_poll_seconds(self) -> float:
+        """Without notifications every worker looks once a second."""
+        return self.poll_seconds if self.notify else min(1.0, self.poll_seconds)
+
+
+Rule = Callable[[Any], str | None]  # the wish when the value is refused, else None
+
+
+def _number(*, low: float, exclusive: bool = False, none: bool = False) -> Rule:
+    wish = f"a number of seconds {'above' if exclusive else 'of at least'} {low:g}"
+    if none:
+        wish += ", or None"
+
+    def rule(value: Any) -> str | None:
+        if value is None and none:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+            return wish
+        return wish if value < low or (exclusive and value == low) else None
+
+    return rule
+
+
+def _whole(low: int, high: int) -> Rule:
+    def rule(value: Any) -> str | None:
+        good = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+        return None if good else f"a whole number from {low} to {high}"
+
+    return rule
+
+
+def _retention(value: Any) -> str | None:
+    wish = "a dict from SUCCEEDED, CANCELLED and DEAD to seconds, or to None to keep for ever"
+    if not isinstance(value, Mapping) or set(value) - {"SUCCEEDED", "CANCELLED", "DEAD"}:
+        return wish
+    return wish if any(_number(low=0, none=True)(seconds) for seconds in value.values()) else None
+
+
+def _redact(value: Any) -> str | None:
+    good = isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
+    return None if good else "a list of texts, each a part of a key whose value must not be shown"
+
+
+def _address(value: Any) -> str | None:
+    if value is None:
+        return None
+    host, _, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
+    good = bool(host) and port.isdigit() and 0 <= int(port) <= 65535
+    return None if good else 'None or an address such as "127.0.0.1:9000"'
+
+
+_positive = _number(low=0, exclusive=True)
+_RULES: dict[str, Rule] = {
+    "DATABASE": lambda v: None if isinstance(v, str) and v else "an alias of DATABASES",
+    "CONCURRENCY": _whole(1, 10_000),
+    "POLL_SECONDS": _positive,
+    "NOTIFY": lambda v: None if isinstance(v, bool) else "True or False",
+    "LEASE_SECONDS": _positive,
+    "HEARTBEAT_SECONDS": _positive,
+    "TIMEOUT_SECONDS": _number(low=0, exclusive=True, none=True),
+    "MAX_ATTEMPTS": _whole(1, 100_000),
+    "BACKOFF_BASE_SECONDS": _number(low=0),
+    "BACKOFF_MAX_SECONDS": _number(low=0),
+    "DRAIN_SECONDS": _number(low=0),
+    "CANCEL_SECONDS": _number(low=0),
+    "LEADER_LEASE_SECONDS": _number(low=2 * LEADER_TRUST_MARGIN_SECONDS),
+    "RETENTION": _retention,
+    "UNKNOWN_TASK_SECONDS": _number(low=0),
+    "ARGS_MAX_BYTES": _whole(1, 256 * 1024 * 1024),
+    "RESULT_MAX_BYTES": _whole(1, 256 * 1024 * 1024),
+    "PROGRESS_MAX_BYTES": _whole(64, 1024 * 1024),
+    "REDACT": _redact,
+    "PROBE_ADDRESS": _address,
+}
+KEYS = tuple(f.name.upper() for f in fields(Settings))
+
+
+def read() -> tuple[Settings, list[Fault]]:
+    """Return the settings and everything that is wrong with them.
+
+    A key with a fault keeps its default, so that the rest can be checked too.
+    """
+    given = getattr(django_settings, "JOBQUEUE", {})
+    if not isinstance(given, Mapping):
+        hint = 'Write a dict, for example JOBQUEUE = {"CONCURRENCY": 10}.'
+        kind = type(given).__name__
+        return Settings(), [Fault("E001", "JOBQUEUE", f"is a {kind}, not a dict.", hint)]
+    faults = [_unknown(key) for key in given if key not in _RULES]
+    good: dict[str, Any] = {}
+    for key, value in given.items():
+        wish = _RULES[key](value) if key in _RULES else None
+        if wish:
+            faults.append(Fault("E003", f"JOBQUEUE['{key}']", f"is {value!r}.", f"Write {wish}."))
+        elif key in _RULES:
+            good[key.lower()] = value
+    if "retention" in good:
+        good["retention"] = {**_default_retention(), **good["retention"]}
+    if "redact" in good:
+        good["redact"] = tuple(good["redact"])
+    settings = Settings(**good)
+    return settings, faults + _database_faults(settings) + _sum_faults(settings)
+
+
+def _unknown(key: object) -> Fault:
+    from difflib import get_close_matches
+
+    close = get_close_matches(str(key).upper(), KEYS, n=1)
+    hint = f"Did you mean '{close[0]}'?" if close else f"Known are {', '.join(KEYS)}."
+    return Fault("E002", f"JOBQUEUE['{key}']", "is not a setting of jobqueue.", hint)
+
+
+def _database_faults(settings: Settings) -> list[Fault]:
+    alias, databases = settings.database, django_settings.DATABASES
+    if alias not in databases:
+        hint = f"Write one of {', '.join(map(repr, databases))}."
+        return [Fault("E004", "JOBQUEUE['DATABASE']", f"{alias!r} is not in DATABASES.", hint)]
+    engine = databases[alias].get("ENGINE", "")
+    if not _is_postgresql(engine):
+        hint = "Point DATABASES at PostgreSQL, or name the alias of one in JOBQUEUE['DATABASE']."
+        message = f"uses {engine or 'no engine'}; jobqueue needs PostgreSQL."
+        return [Fault("E005", f"DATABASES['{alias}']", message, hint)]
+    return []
+
+
+@cache
+def _is_postgresql(engine: str) -> bool:
+    if "postgresql" in engine or "postgis" in engine:
+        return True
+    from importlib import import_module
+
+    try:  # a wrapper of another name, such as one that adds metrics
+        return import_module(f"{engine}.base").DatabaseWrapper.vendor == "postgresql"  # type: ignore[no-any-return]
+    except (ImportError, AttributeError, ImproperlyConfigured):
+        return False
+
+
+def _sum_faults(settings: Settings) -> list[Fault]:
+    faults, s = [], settings
+    if s.lease_seconds < s.least_lease_seconds:
+        numbers = (
+            f"{s.lease_seconds:g} s is shorter than beat {s.heartbeat_seconds:g} + "
+            f"{TOLERATED_FAILED_BEATS + 1} * (budget {s.beat_budget_seconds:g} + "
+            f"{s.heartbeat_seconds / 4:g}) + CANCEL_SECONDS {s.cancel_seconds:g} + "
+            f"margin {s.lease_margin_seconds:g} = {s.least_lease_seconds:.4g} s."
+        )
+        hint = "Raise LEASE_SECONDS, or lower HEARTBEAT_SECONDS or CANCEL_SECONDS."
+        faults.append(Fault("E006", "JOBQUEUE['LEASE_SECONDS']", numbers, hint))
+    if s.backoff_max_seconds < s.backoff_base_seconds:
+        message = f"{s.backoff_max_seconds:g} is below BACKOFF_BASE_SECONDS."
+        hint = f"Write at least {s.backoff_base_seconds:g}."
+        faults.append(Fault("E007", "JOBQUEUE['BACKOFF_MAX_SECONDS']", message, hint))
+    if s.exit_seconds > 30:
+        message = f"with CANCEL_SECONDS the worker may need {s.exit_seconds:g} s to leave."
+        hint = "Give your platform a longer grace period than that (Kubernetes and Docker cut off at 30 s and 10 s)."
+        faults.append(Fault("W001", "JOBQUEUE['DRAIN_SECONDS']", message, hint))
+    if s.timeout_seconds is None:
+        message = "is None: an attempt that hangs keeps its slot for ever."
+        hint = "Write the longest time in seconds that an attempt may run."
+        faults.append(Fault("W002", "JOBQUEUE['TIMEOUT_SECONDS']", message, hint))
+    return faults
+
+
+@cache
+def settings() -> Settings:
+    """Return the valid settings. Raises ImproperlyConfigured naming every fault at once."""
+    value, faults = read()
+    errors = [str(fault) for fault in faults if fault.code.startswith("E")]
+    if errors:
+        raise ImproperlyConfigured("\n".join(errors))
+    return value
+
+
+def connection_parameters(alias: str | None = None) -> dict[str, Any]:
+    """Return the keyword arguments of psycopg's connect for the queue's database."""
+    from django.db import connections
+
+    wrapper: Any = connections[alias or settings().database]
+    options = wrapper.settings_dict["OPTIONS"]
+    parameters = dict(wrapper.get_connection_params())
+    # Django's cursor class and adapters belong to its own connections.
+    for key in ("cursor_factory", "context"):
+        parameters.pop(key, None)
+    # Django switches prepared statements off unless told; the worker's few statements gain from
+    # them, and an explicit None (for an old transaction pooler) is kept.
+    parameters["prepare_threshold"] = options.get("prepare_threshold", 1)
+    if role := options.get("assume_role"):
+        parameters["options"] = f"{parameters.get('options', '')} -c role={role}".strip()
+    return parameters
+
+
+def _forget(*, setting: str, **_: object) -> None:
+    if setting in ("JOBQUEUE", "DATABASES"):
+        settings.cache_clear()
+
+
+setting_changed.connect(_forget)

@@ -1,0 +1,237 @@
+"""The one door in: every job's row is written here, in the caller's transaction."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.db import connections, transaction
+from django.tasks import Task
+
+from jobqueue import tracing
+from jobqueue.conf import Settings, settings
+from jobqueue.context import current_job
+from jobqueue.exceptions import ArgumentsError, EnqueueError
+from jobqueue.payload import NotJSON, encode
+from jobqueue.states import State
+from jobqueue.tasks import (
+    UNSET,
+    UnknownTask,
+    check_arguments,
+    options_of,
+    resolve,
+    signature_text,
+)
+from jobqueue.wake import tell_ready, tell_scheduled
+
+# Of a task's options these take effect in the worker; the others are columns.
+STORED_OPTIONS = ("timeout", "backoff", "atomic", "interruptible")
+
+# A stored moment earlier than this means "now"; it also keeps run_at a date that every zone knows.
+_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+
+INSERT = """
+INSERT INTO jobqueue_job
+    (task, args, kwargs, signature, queue, backend, priority, options, state, run_at, expires_at,
+     max_attempts, parent, traceparent, enqueued_at)
+SELECT %(task)s, %(args)s::jsonb, %(kwargs)s::jsonb, %(signature)s, %(queue)s, %(backend)s,
+       %(priority)s, %(options)s::jsonb,
+       CASE WHEN %(run_after)s::timestamptz > t.now THEN 'SCHEDULED' ELSE 'READY' END,
+       GREATEST(%(run_after)s::timestamptz, t.now),
+       GREATEST(%(run_after)s::timestamptz, t.now) + %(expires)s * interval '1 second',
+       %(max_attempts)s, %(parent)s, %(traceparent)s, t.now
+FROM (SELECT clock_timestamp() AS now) t
+RETURNING id, state, run_at, enqueued_at
+"""
+
+RESERVE = """
+SELECT nextval(pg_get_serial_sequence('jobqueue_job', 'id')), clock_timestamp()
+FROM generate_series(1, %(count)s)
+"""
+
+COPY = """
+COPY jobqueue_job
+    (id, task, args, kwargs, signature, queue, backend, priority, options, state, run_at,
+     expires_at, max_attempts, parent, traceparent, enqueued_at)
+FROM STDIN
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What the database decided about a new job."""
+
+    id: int
+    state: str
+    run_at: datetime
+    enqueued_at: datetime
+
+
+def enqueue(task: Task, args: Sequence[Any], kwargs: dict[str, Any]) -> Stored:
+    """Insert one job in the transaction that is open on the queue's database.
+
+    The wake goes out after the commit. Raises ArgumentsError, or TypeError when the task cannot be
+    called with these arguments, before anything is sent to the database.
+    """
+    row = _row(task, args, kwargs, settings())
+    alias = settings().database
+    _warn_of_another_transaction(alias)
+    with connections[alias].cursor() as cursor:
+        cursor.execute(INSERT, row)
+        stored = Stored(*cursor.fetchone())
+    _tell(stored.state, task.queue_name, stored.run_at)
+    return stored
+
+
+def enqueue_many(items: Iterable[tuple[Any, ...]]) -> list[int]:
+    """Insert many jobs at once and return their ids in order; all of them, or none.
+
+    Each item is `(task,)`, `(task, args)` or `(task, args, kwargs)`. Every item is checked before
+    the first is sent; the error names the position of the bad one. No `task_enqueued` signals.
+    """
+    rows = _rows(items)
+    if not rows:
+        return []
+    alias = settings().database
+    _warn_of_another_transaction(alias)
+    with transaction.atomic(using=alias, savepoint=False), connections[alias].cursor() as cursor:
+        cursor.execute(RESERVE, {"count": len(rows)})
+        reserved = cursor.fetchall()
+        ids = sorted(id for id, _ in reserved)
+        now = reserved[0][1]
+        lines = [_copied(id, row, now) for id, row in zip(ids, rows, strict=True)]
+        with cursor.copy(COPY) as copy:
+            for line in lines:
+                copy.write_row(line)
+        for queue, state, run_at in {(line[5], line[9], line[10]) for line in lines}:
+            _tell(state, queue, run_at)
+    return ids
+
+
+def enqueue_on_commit(task: Task, *args: Any, **kwargs: Any) -> None:
+    """Enqueue after the commit of the open transaction; now, when none is open.
+
+    The arguments are checked at once.
+    """
+    _row(task, args, kwargs, settings())
+    transaction.on_commit(lambda: task.enqueue(*args, **kwargs), using=settings().database)
+
+
+def _rows(items: Iterable[tuple[Any, ...]]) -> list[dict[str, Any]]:
+    current, rows = settings(), []
+    for position, item in enumerate(items):
+        try:
+            task, args, kwargs = (*item, *((), {})[len(item) - 1 :])
+            if not isinstance(task, Task):
+                raise TypeError(f"{task!r} is not a task")
+            rows.append(_row(task, args, kwargs, current))
+        except (TypeError, ValueError) as error:
+            raise EnqueueError(f"item {position}: {error}") from error
+    return rows
+
+
+def _row(
+    task: Task, args: Sequence[Any], kwargs: dict[str, Any], current: Settings
+) -> dict[str, Any]:
+    check_arguments(task, list(args), kwargs)
+    limit = current.args_max_bytes
+    try:
+        args_text = encode(list(args), "args", limit, "ARGS_MAX_BYTES")
+        kwargs_text = encode(kwargs, "kwargs", limit, "ARGS_MAX_BYTES")
+    except NotJSON as error:
+        raise ArgumentsError(f"{task.module_path}: {error}") from None
+    options = options_of(task)
+    return {
+        "task": task.module_path,
+        "args": args_text,
+        "kwargs": kwargs_text,
+        "signature": signature_text(task.func),
+        "queue": task.queue_name,
+        "backend": task.backend,
+        "priority": task.priority,
+        "options": _call_options(task, options),
+        "run_after": _moment(task.run_after),
+        "expires": options.get("expires"),
+        "max_attempts": options.get("max_attempts", current.max_attempts),
+        "parent": current_job.get(),
+        "traceparent": tracing.current(),
+    }
+
+
+def _call_options(task: Task, options: dict[str, Any]) -> str:
+    """What this call overrides: the declared options stay with the code, where a deploy may
+    change them for waiting jobs too."""
+    try:
+        declared = resolve(task.module_path)
+    except UnknownTask as error:
+        raise EnqueueError(f"a worker could not run this: {error}") from error
+    if declared is task:
+        return "{}"
+    usual = options_of(declared)
+    changed = {
+        name: dotted(options[name])
+        for name in STORED_OPTIONS
+        if options.get(name, UNSET) != usual.get(name, UNSET)
+    }
+    return json.dumps(changed)
+
+
+def dotted(value: Any) -> Any:
+    """Return a function's path, so that it can be stored; anything else as it is."""
+    return f"{value.__module__}.{value.__qualname__}" if callable(value) else value
+
+
+def _moment(run_after: datetime | None) -> datetime | None:
+    # Compared first: converting a moment of the year 1 to UTC can overflow.
+    return None if run_after is None else max(run_after, _LONG_AGO).astimezone(UTC)
+
+
+def _copied(id: int, row: dict[str, Any], now: datetime) -> tuple[Any, ...]:
+    """Return the row as COPY wants it. The database's clock decides what is due."""
+    run_after, expires = row["run_after"], row["expires"]
+    scheduled = run_after is not None and run_after > now
+    run_at = run_after if scheduled else now
+    return (
+        id,
+        row["task"],
+        row["args"],
+        row["kwargs"],
+        row["signature"],
+        row["queue"],
+        row["backend"],
+        row["priority"],
+        row["options"],
+        State.SCHEDULED if scheduled else State.READY,
+        run_at,
+        None if expires is None else run_at + timedelta(seconds=expires),
+        row["max_attempts"],
+        row["parent"],
+        row["traceparent"],
+        now,
+    )
+
+
+def _tell(state: str, queue: str, run_at: datetime) -> None:
+    if state == State.SCHEDULED:
+        tell_scheduled(run_at)
+    else:
+        tell_ready(queue)
+
+
+def _warn_of_another_transaction(alias: str) -> None:
+    """A job in its own transaction beside an open one elsewhere: seldom what was meant."""
+    if connections[alias].in_atomic_block:
+        return
+    for other in connections.all(initialized_only=True):
+        if other.alias != alias and other.in_atomic_block:
+            warnings.warn(
+                f"A transaction is open on {other.alias!r}, but jobs are stored on {alias!r}: "
+                "this job is committed at once. Use enqueue_on_commit, or open the transaction "
+                f"with transaction.atomic(using={alias!r}).",
+                RuntimeWarning,
+                stacklevel=5,
+            )

@@ -1,0 +1,87 @@
+"""Cron: which task is enqueued when."""
+
+from django.db import models
+from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
+
+
+class Schedule(models.Model):
+    """One recurring job. The leader enqueues it at each tick, once, whoever leads."""
+
+    class CatchUp(models.TextChoices):
+        """What happens to ticks that nobody was there for."""
+
+        SKIP = "skip", _("skip missed ticks")
+        ONCE = "once", _("one job for all missed ticks")
+        ALL = "all", _("one job for each missed tick")
+
+    class Origin(models.TextChoices):
+        """Who owns the row's definition."""
+
+        CODE = "code", _("declared in code")
+        ADMIN = "admin", _("made by an operator")
+
+    name = models.CharField(_("name"), max_length=200, unique=True)
+    task = models.TextField(_("task"))
+    args = models.JSONField(_("arguments"), default=list, blank=True, db_default=[])
+    kwargs = models.JSONField(_("keyword arguments"), default=dict, blank=True, db_default={})
+    cron = models.TextField(_("cron expression"))
+    timezone = models.CharField(_("time zone"), max_length=63, default="UTC", db_default="UTC")
+    queue = models.CharField(_("queue"), max_length=63, default="", blank=True, db_default="")
+    priority = models.SmallIntegerField(_("priority"), default=0, db_default=0)
+    enabled = models.BooleanField(_("enabled"), default=True, db_default=True)
+    disabled_reason = models.TextField(
+        _("why it is disabled"), default="", blank=True, db_default=""
+    )
+    catch_up = models.CharField(
+        _("after downtime"),
+        max_length=4,
+        choices=CatchUp,
+        default=CatchUp.ONCE,
+        db_default=CatchUp.ONCE,
+    )
+    origin = models.CharField(
+        max_length=5, choices=Origin, default=Origin.ADMIN, db_default=Origin.ADMIN, editable=False
+    )
+    strikes = models.IntegerField(default=0, db_default=0, editable=False)
+    last_error = models.TextField(_("last error"), default="", blank=True, db_default="")
+    next_run_at = models.DateTimeField(_("next run"), null=True, blank=True)
+    last_run_at = models.DateTimeField(_("last run"), null=True, blank=True)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        verbose_name = _("schedule")
+        verbose_name_plural = _("schedules")
+        permissions = [("run_schedule", "Can run schedules now")]
+        indexes = [
+            models.Index(
+                fields=["next_run_at"],
+                name="jobqueue_schedule_due",
+                condition=models.Q(enabled=True, next_run_at__isnull=False),
+            )
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class ScheduleTick(models.Model):
+    """One tick of a schedule and the job it made. Its key is what makes a tick happen once."""
+
+    schedule = models.ForeignKey(Schedule, on_delete=models.CASCADE, related_name="ticks")
+    tick_at = models.DateTimeField(_("tick"))
+    job = models.BigIntegerField(null=True)
+    fired_at = models.DateTimeField(_("fired at"), db_default=Now())
+    fired_by = models.TextField(_("fired by"), default="", db_default="")
+
+    class Meta:
+        verbose_name = _("tick")
+        verbose_name_plural = _("ticks")
+        constraints = [
+            models.UniqueConstraint(
+                fields=["schedule", "tick_at"], name="jobqueue_scheduletick_once"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.schedule_id} at {self.tick_at:%Y-%m-%d %H:%M:%S%z}"

@@ -1,0 +1,92 @@
+"""What may be stored as JSON: arguments, results and progress."""
+
+import json
+from typing import Any
+
+MAX_DEPTH = 100
+# Python itself refuses to write whole numbers of more than 4,300 digits.
+MAX_BITS = 14_000
+
+
+class NotJSON(ValueError):
+    """A value that JSON cannot carry, with its path."""
+
+
+def encode(value: Any, where: str, max_bytes: int, setting: str) -> str:
+    """Return the value as JSON text. Raises NotJSON naming the path, or the limit's setting.
+
+    Tuples become lists, as in Django's own tasks; everything else comes back equal.
+    """
+    _check(value, where, 0)
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    size = len(text) if text.isascii() else len(text.encode())
+    if size > max_bytes:
+        raise NotJSON(
+            f"{where} takes {size} bytes as JSON; {setting} allows {max_bytes}. "
+            "Store the data elsewhere and pass its key."
+        )
+    return text
+
+
+def _check(value: Any, where: str, depth: int) -> None:
+    match value:
+        case None | bool():
+            return
+        case str():
+            _check_text(value, where)
+        case int():
+            if value.bit_length() > MAX_BITS:
+                raise NotJSON(f"{where} is a whole number of more than {MAX_BITS} bits.")
+        case float():
+            if value != value or value in (float("inf"), float("-inf")):
+                raise NotJSON(f"{where} is {value}, which JSON does not know.")
+        case list() | tuple() | dict() if depth >= MAX_DEPTH:
+            raise NotJSON(f"{where} is nested deeper than {MAX_DEPTH} levels, or contains itself.")
+        case list() | tuple():
+            for position, item in enumerate(value):
+                _check(item, f"{where}[{position}]", depth + 1)
+        case dict():
+            for key, item in value.items():
+                if not isinstance(key, str):
+                    raise NotJSON(
+                        f"{where} has the key {key!r} of type {type(key).__name__}; "
+                        "JSON keys are texts."
+                    )
+                _check_text(key, f"the key {key!r} of {where}")
+                _check(item, f"{where}[{key!r}]", depth + 1)
+        case _:
+            raise NotJSON(f"{where} is of type {type(value).__name__}. {_advice(value)}")
+
+
+def _check_text(text: str, where: str) -> None:
+    if "\0" in text:
+        raise NotJSON(f"{where} contains a NUL character, which PostgreSQL cannot store.")
+    if text.isascii():
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise NotJSON(f"{where} contains half a surrogate pair, which is not text.") from None
+
+
+def _advice(value: Any) -> str:
+    if hasattr(value, "_meta") and hasattr(value, "pk"):
+        return "Pass its primary key and load it in the task."
+    if hasattr(value, "isoformat"):
+        return "Pass value.isoformat()."
+    if isinstance(value, bytes | bytearray | memoryview):
+        return "Pass text, or base64 of it."
+    if isinstance(value, set | frozenset):
+        return "Pass a sorted list."
+    return "Pass str(value), or what the task can build it from."
+
+
+def clean(text: str, limit: int) -> str:
+    """Return text that PostgreSQL can store: no NUL, no half surrogates, at most `limit` long."""
+    text = text.replace("\0", "\N{REPLACEMENT CHARACTER}")
+    if not text.isascii():
+        text = text.encode("utf-8", "replace").decode()
+    if len(text) <= limit:
+        return text
+    half = (limit - 40) // 2
+    return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"

@@ -1,0 +1,116 @@
+"""The words of the queue: states, outcomes, reasons, and the only transitions between states."""
+
+from enum import StrEnum
+
+
+class State(StrEnum):
+    """Where a job stands. The transitions are those of TRANSITIONS; there are no others."""
+
+    SCHEDULED = "SCHEDULED"  # waits for its time: first run, retry, snooze, or parked
+    READY = "READY"  # any worker of its queue may claim it
+    BLOCKED = "BLOCKED"  # waits for its concurrency key
+    RUNNING = "RUNNING"  # held by one worker under a lease
+    SUCCEEDED = "SUCCEEDED"
+    DEAD = "DEAD"  # will not run again by itself: the dead letters
+    CANCELLED = "CANCELLED"
+
+
+WAITING = frozenset({State.SCHEDULED, State.READY, State.BLOCKED})
+FINAL = frozenset({State.SUCCEEDED, State.DEAD, State.CANCELLED})
+
+
+class Outcome(StrEnum):
+    """How one attempt ended: what the handler did, not what follows for the job."""
+
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    TIMED_OUT = "TIMED_OUT"
+    CANCELLED = "CANCELLED"  # it unwound by an operator's cancel
+    INTERRUPTED = "INTERRUPTED"  # a shutdown took it after it had started
+    SNOOZED = "SNOOZED"
+    LOST = "LOST"  # its lease lapsed; written by the leader
+
+
+COUNTED = frozenset({Outcome.FAILED, Outcome.TIMED_OUT, Outcome.LOST})
+
+
+class Reason(StrEnum):
+    """Which way a job ended, or why it waits. Stored in `Job.reason`."""
+
+    # DEAD
+    PERMANENT = "permanent error"
+    ATTEMPTS_SPENT = "attempts spent"
+    TIMED_OUT = "timed out"  # the last attempt of its budget
+    WORKER_LOST = "worker lost"
+    INVALID_ARGUMENTS = "invalid arguments"
+    BAD_RESULT = "bad result"
+    EXPIRED = "expired"
+    UNKNOWN_TASK = "unknown task"  # also of a parked job
+    # CANCELLED
+    CANCELLED_WAITING = "cancelled before start"
+    CANCELLED_COOPERATIVE = "cancelled by the handler"
+    CANCELLED_FORCED = "cancelled by force"
+    CANCELLED_INSTEAD = "cancelled instead of running again"
+    CANCELLED_LOST = "cancelled after its worker was lost"
+    # SCHEDULED or READY
+    RETRY = "retry"
+    SNOOZED = "snoozed"
+    INTERRUPTED = "interrupted"
+    HELD = "held until its old process is gone"
+
+
+class Phase(StrEnum):
+    """Where a worker process stands; only ever forward."""
+
+    STARTING = "STARTING"
+    RUNNING = "RUNNING"
+    DRAINING = "DRAINING"
+    CANCELLING = "CANCELLING"
+    RELEASING = "RELEASING"
+    STOPPED = "STOPPED"
+
+
+class Verb(StrEnum):
+    """Everything that may change a job's state."""
+
+    ENQUEUE = "enqueue"
+    PROMOTE = "promote"
+    CLAIM = "claim"
+    RENEW = "renew"
+    FINISH = "finish"
+    RELEASE = "release"
+    RECLAIM = "reclaim"
+    EXPIRE = "expire"
+    ADMIT = "admit"
+    CANCEL = "cancel"
+    RETRY = "retry"
+    RUN_NOW = "run now"
+    PRUNE = "prune"
+
+
+Pair = tuple[State | None, State | None]  # None: the row does not exist
+
+
+def _pairs(sources: set[State | None], targets: set[State | None]) -> frozenset[Pair]:
+    return frozenset((source, target) for source in sources for target in targets)
+
+
+_S = State
+TRANSITIONS: dict[Verb, frozenset[Pair]] = {
+    Verb.ENQUEUE: _pairs({None}, {_S.READY, _S.SCHEDULED, _S.BLOCKED}),
+    Verb.PROMOTE: _pairs({_S.SCHEDULED}, {_S.READY, _S.BLOCKED}),
+    Verb.CLAIM: _pairs({_S.READY}, {_S.RUNNING}),
+    Verb.RENEW: _pairs({_S.RUNNING}, {_S.RUNNING}),
+    Verb.FINISH: _pairs(
+        {_S.RUNNING}, {_S.SUCCEEDED, _S.DEAD, _S.CANCELLED, _S.SCHEDULED, _S.READY}
+    ),
+    Verb.RELEASE: _pairs({_S.RUNNING}, {_S.READY, _S.SCHEDULED, _S.CANCELLED}),
+    Verb.RECLAIM: _pairs({_S.RUNNING}, {_S.READY, _S.SCHEDULED, _S.DEAD, _S.CANCELLED}),
+    Verb.EXPIRE: _pairs({_S.SCHEDULED, _S.READY, _S.BLOCKED}, {_S.DEAD}),
+    Verb.ADMIT: _pairs({_S.BLOCKED}, {_S.READY}),
+    Verb.CANCEL: _pairs({_S.SCHEDULED, _S.READY, _S.BLOCKED}, {_S.CANCELLED})
+    | {(_S.RUNNING, _S.RUNNING)},
+    Verb.RETRY: _pairs({_S.DEAD, _S.CANCELLED}, {_S.READY, _S.BLOCKED}),
+    Verb.RUN_NOW: _pairs({_S.SCHEDULED}, {_S.READY}),
+    Verb.PRUNE: _pairs({_S.SUCCEEDED, _S.DEAD, _S.CANCELLED}, {None}),
+}

@@ -1,0 +1,117 @@
+"""The heartbeat's one statement: renew by token, and hear what there is to know."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from psycopg import AsyncConnection
+from psycopg.rows import tuple_row
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """The answer to one heartbeat."""
+
+    renewed: frozenset[UUID]
+    busy: frozenset[UUID]  # still ours, but locked by somebody: asked again next time
+    cancelled: frozenset[UUID]  # of those still ours: an operator asked for a cancel
+    died_at: Any  # somebody certified this process as dead
+    registered: bool
+    leader: UUID | None
+    leader_vacant: bool
+    paused: tuple[str, ...]
+
+
+# Never waits for a row lock: a row that an operator's session holds must not delay its neighbours.
+# The lease columns stand in no index, so a renewal is a heap-only update.
+BEAT = """
+WITH told AS (
+    SELECT * FROM json_to_recordset(%(held)s::json)
+        AS t(id bigint, token uuid, not_ending double precision)
+), mine AS MATERIALIZED (
+    SELECT j.id, j.lease_token, j.cancel_requested_at IS NOT NULL AS cancelled
+    FROM jobqueue_job j
+    WHERE j.id = ANY(%(ids)s::bigint[]) AND j.lease_token = ANY(%(tokens)s::uuid[])
+), locked AS MATERIALIZED (
+    SELECT j.id, j.lease_token FROM jobqueue_job j
+    WHERE j.id = ANY(%(ids)s::bigint[]) AND j.lease_token = ANY(%(tokens)s::uuid[])
+    ORDER BY j.id
+    FOR NO KEY UPDATE SKIP LOCKED
+), renewed AS (
+    UPDATE jobqueue_job j SET
+        lease_expires_at = clock_timestamp() + %(lease)s * interval '1 second',
+        not_ending_since = CASE WHEN t.not_ending IS NULL THEN j.not_ending_since
+            ELSE COALESCE(j.not_ending_since,
+                clock_timestamp() - t.not_ending * interval '1 second') END
+    FROM told t
+    JOIN locked l ON l.id = t.id AND l.lease_token = t.token
+    WHERE j.id = ANY(%(ids)s::bigint[]) AND j.id = l.id AND j.lease_token = l.lease_token
+    RETURNING j.lease_token
+), seen AS (
+    UPDATE jobqueue_worker SET
+        last_seen_at = clock_timestamp(), phase = %(phase)s, wake = %(wake)s
+    WHERE id = %(worker)s
+    RETURNING died_at
+)
+SELECT
+    ARRAY(SELECT lease_token FROM renewed) AS renewed,
+    ARRAY(SELECT lease_token FROM mine) AS mine,
+    ARRAY(SELECT lease_token FROM mine WHERE cancelled) AS cancelled,
+    (SELECT died_at FROM seen) AS died_at,
+    EXISTS (SELECT FROM seen) AS registered,
+    (SELECT holder FROM jobqueue_leaderlease
+        WHERE name = 'maintenance' AND expires_at > clock_timestamp()) AS leader,
+    ARRAY(SELECT name FROM jobqueue_queue WHERE paused_at IS NOT NULL) AS paused
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a beat says of one claim. `not_ending`: seconds since its handler was told to stop."""
+
+    id: int
+    token: UUID
+    not_ending: float | None = None
+
+
+async def beat(
+    connection: AsyncConnection[Any],
+    worker: UUID,
+    held: Sequence[Held],
+    *,
+    lease: float,
+    phase: str,
+    wake: str,
+) -> Beat:
+    """Renew every claim that this process knows it holds, and hear what there is to know."""
+    told = [{"id": h.id, "token": str(h.token), "not_ending": h.not_ending} for h in held]
+    cursor = connection.cursor(row_factory=tuple_row)
+    await cursor.execute(
+        BEAT,
+        {
+            "held": json.dumps(told),
+            "ids": [h.id for h in held],
+            "tokens": [h.token for h in held],
+            "worker": worker,
+            "lease": lease,
+            "phase": phase,
+            "wake": wake,
+        },
+    )
+    row = await cursor.fetchone()
+    assert row is not None  # noqa: S101  (a SELECT without FROM)
+    renewed, mine, cancelled, died_at, registered, leader, paused = row
+    return Beat(
+        renewed=frozenset(renewed),
+        busy=frozenset(mine) - frozenset(renewed),
+        cancelled=frozenset(cancelled),
+        died_at=died_at,
+        registered=registered,
+        leader=leader,
+        leader_vacant=leader is None,
+        paused=tuple(paused),
+    )

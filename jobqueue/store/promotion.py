@@ -1,0 +1,62 @@
+"""SCHEDULED jobs that are due become READY: by the leader precisely, by any worker's poll too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from psycopg import AsyncConnection
+from psycopg.rows import tuple_row
+
+Connection = AsyncConnection[Any]
+
+# Rows that somebody else promotes or cancels at this moment are skipped, never waited for.
+PROMOTE = """
+WITH due AS MATERIALIZED (
+    SELECT ARRAY(
+        SELECT id FROM jobqueue_job
+        WHERE state = 'SCHEDULED' AND run_at <= now()
+          AND (hold_until IS NULL OR hold_until <= now())
+        ORDER BY run_at
+        LIMIT %(limit)s
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS ids
+)
+UPDATE jobqueue_job SET state = 'READY', hold_until = NULL
+WHERE id = ANY((SELECT ids FROM due)::bigint[])
+RETURNING queue
+"""
+
+
+async def promote(connection: Connection, limit: int) -> list[str]:
+    """Make due jobs READY, the earliest first, and return the queue of each."""
+    cursor = connection.cursor(row_factory=tuple_row)
+    await cursor.execute(PROMOTE, {"limit": limit})
+    return [queue for (queue,) in await cursor.fetchall()]
+
+
+# A held row's moment is the end of its hold; there are few of them, right at the index's start.
+NEXT_DUE = """
+SELECT EXTRACT(EPOCH FROM min(GREATEST(run_at, hold_until)) - clock_timestamp())::double precision
+FROM (
+    SELECT run_at, hold_until FROM jobqueue_job WHERE state = 'SCHEDULED' ORDER BY run_at LIMIT 100
+) AS earliest
+"""
+
+
+async def next_due(connection: Connection) -> float | None:
+    """Return the seconds until the next scheduled job falls due (zero or less: now), or None."""
+    cursor = connection.cursor(row_factory=tuple_row)
+    await cursor.execute(NEXT_DUE)
+    row = await cursor.fetchone()
+    return None if row is None else row[0]
+
+
+NOTIFY = """
+SELECT pg_notify('jobqueue', payload) FROM unnest(%(payloads)s::text[]) AS payload
+"""
+
+
+async def notify(connection: Connection, payloads: Sequence[str]) -> None:
+    """Send hints to the workers; each payload a JSON object with a `kind`."""
+    await connection.execute(NOTIFY, {"payloads": list(payloads)})

@@ -1,0 +1,257 @@
+"""Django's Task with this queue's options, and the way from a stored path back to the function."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime
+from enum import Enum
+from functools import cache
+from typing import Any
+
+from django.tasks import Task
+from django.tasks.exceptions import InvalidTask
+from django.utils.inspect import is_module_level_function
+from django.utils.module_loading import import_string
+
+from jobqueue.conf import QUEUE_NAME, QUEUE_NAME_RULE
+from jobqueue.exceptions import MAX_DELAY_SECONDS
+
+
+class Unset(Enum):
+    """Stands for "not given", so that None can mean "no limit"."""
+
+    UNSET = "unset"
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+UNSET = Unset.UNSET
+Backoff = float | Callable[[int], float]
+
+# Named by the contract, built later: refused at decoration rather than silently ignored.
+NOT_BUILT = (
+    "unique",
+    "unique_key",
+    "idempotency_key",
+    "concurrency",
+    "concurrency_key",
+    "rate",
+    "tenant",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTask(Task):
+    """A task of this queue. Each option left UNSET takes the setting's value.
+
+    max_attempts: counted failures until the job is dead.
+    timeout: seconds one attempt may run; None for no limit.
+    backoff: seconds before the first retry, doubled by each further failure; or a module-level
+        function of the failure count that returns the seconds.
+    atomic: run a plain function and record its success in one transaction.
+    interruptible: whether a timed-out or cancelled plain function is interrupted in its thread.
+    expires: seconds after which a job that has not started never will, counted from the enqueue,
+        or from `run_after` where that is given.
+    """
+
+    max_attempts: int | Unset = UNSET
+    timeout: float | Unset | None = UNSET
+    backoff: Backoff | Unset = UNSET
+    atomic: bool | Unset = UNSET
+    interruptible: bool | Unset = UNSET
+    expires: float | Unset | None = UNSET
+    unique: Any = UNSET
+    unique_key: Any = UNSET
+    idempotency_key: Any = UNSET
+    concurrency: Any = UNSET
+    concurrency_key: Any = UNSET
+    rate: Any = UNSET
+    tenant: Any = UNSET
+
+    def using(  # type: ignore[override]
+        self,
+        *,
+        priority: int | None = None,
+        queue_name: str | None = None,
+        run_after: datetime | None = None,
+        backend: str | None = None,
+        **options: Any,
+    ) -> JobTask:
+        """Return a task with other values for one call. Raises InvalidTask or TypeError."""
+        unknown = set(options) - OPTION_NAMES - set(NOT_BUILT)
+        if unknown:
+            known = ", ".join(sorted(OPTION_NAMES))
+            raise TypeError(f"using() has no option {sorted(unknown)[0]!r}; it knows {known}.")
+        given = {
+            "priority": priority,
+            "queue_name": queue_name,
+            "run_after": run_after,
+            "backend": backend,
+        }
+        changes = {name: value for name, value in given.items() if value is not None}
+        return replace(self, **changes, **options)
+
+
+OPTION_NAMES = frozenset(
+    field.name
+    for field in fields(JobTask)
+    if field.default is UNSET and field.name not in NOT_BUILT
+)
+
+
+def options_of(task: Task) -> dict[str, Any]:
+    """Return the options that this task sets; none for a task of another backend."""
+    if not isinstance(task, JobTask):
+        return {}
+    values = {name: getattr(task, name) for name in OPTION_NAMES}
+    return {name: value for name, value in values.items() if value is not UNSET}
+
+
+def validate(task: Task) -> None:
+    """Check what Django's own validation leaves open. Raises InvalidTask with what to write."""
+    _validate_function(task.func)
+    if isinstance(task.priority, bool) or not isinstance(task.priority, int):
+        raise InvalidTask(
+            f"priority must be a whole number between -100 and 100, not {task.priority!r}."
+        )
+    if not isinstance(task.queue_name, str) or not QUEUE_NAME.match(task.queue_name):
+        raise InvalidTask(f"queue_name {task.queue_name!r} is not valid: write {QUEUE_NAME_RULE}.")
+    if task.run_after is not None:
+        _validate_run_after(task.run_after)
+    if isinstance(task, JobTask):
+        _validate_options(task)
+
+
+def _validate_function(func: Callable[..., Any]) -> None:
+    if not is_module_level_function(func) or func.__name__ == "<lambda>":
+        raise InvalidTask(
+            f"{func!r} is not a function defined at the top level of a module: "
+            "a worker could not find it again."
+        )
+    if func.__module__ == "__main__":
+        raise InvalidTask(
+            f"{func.__qualname__} stands in __main__, which a worker cannot import: "
+            "move it to a module of an app."
+        )
+    if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
+        raise InvalidTask(
+            f"{func.__qualname__} is a generator: calling it would run nothing. "
+            "Use a plain function or a coroutine."
+        )
+
+
+def _validate_run_after(moment: Any) -> None:
+    if not isinstance(moment, datetime):
+        raise InvalidTask(f"run_after must be a datetime, not {type(moment).__name__}.")
+    if moment.tzinfo is None or moment.utcoffset() is None:
+        raise InvalidTask("run_after must be an aware datetime.")
+    try:
+        year = moment.astimezone(UTC).year
+    except OverflowError:
+        year = moment.year
+    if year >= 9999:
+        raise InvalidTask(f"run_after {moment} is too far: write a moment before the year 9999.")
+
+
+def _validate_options(task: JobTask) -> None:
+    for name in NOT_BUILT:
+        if getattr(task, name) is not UNSET:
+            raise InvalidTask(
+                f"The option {name!r} is not supported by this version of jobqueue: leave it out."
+            )
+    options = options_of(task)
+    for name, (good, wish) in _OPTION_RULES.items():
+        if name in options and not good(options[name]):
+            raise InvalidTask(f"{name} must be {wish}, not {options[name]!r}.")
+    if options.get("atomic") and inspect.iscoroutinefunction(task.func):
+        raise InvalidTask(
+            "atomic needs a plain function: Django's transactions do not span awaits."
+        )
+
+
+def _is_seconds(value: Any, *, low: float = 0) -> bool:
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and low < value <= MAX_DELAY_SECONDS
+    )
+
+
+def _is_backoff(value: Any) -> bool:
+    if callable(value):
+        return is_module_level_function(value)
+    return value == 0 or _is_seconds(value)
+
+
+_OPTION_RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "max_attempts": (
+        lambda v: isinstance(v, int) and not isinstance(v, bool) and 1 <= v <= 100_000,
+        "a whole number from 1 to 100000",
+    ),
+    "timeout": (lambda v: v is None or _is_seconds(v), "seconds above zero, or None for no limit"),
+    "backoff": (_is_backoff, "seconds, or a module-level function of the failure count"),
+    "atomic": (lambda v: isinstance(v, bool), "True or False"),
+    "interruptible": (lambda v: isinstance(v, bool), "True or False"),
+    "expires": (lambda v: v is None or _is_seconds(v), "seconds above zero, or None"),
+}
+
+
+class UnknownTask(LookupError):
+    """This code has no task of that name."""
+
+
+_known: dict[str, Task] = {}
+
+
+def known(path: str) -> Task | None:
+    """Return the task if it was found before; never imports."""
+    return _known.get(path)
+
+
+def resolve(path: str) -> Task:
+    """Return the task with this dotted path, importing its module.
+
+    Raises UnknownTask: nothing that is not a task is ever called.
+    """
+    if task := _known.get(path):
+        return task
+    module = path.rpartition(".")[0]
+    if not module:
+        raise UnknownTask(f"{path!r} is not a dotted path")
+    try:
+        found = import_string(path)
+    except ImportError as error:
+        raise UnknownTask(f"{path}: {error}") from error
+    except Exception as error:
+        sys.modules.pop(module, None)  # half imported; the next look must not mistake it for whole
+        raise UnknownTask(f"importing {module} failed: {error!r}") from error
+    if not isinstance(found, Task):
+        raise UnknownTask(f"{path} is not a task: decorate it with @task")
+    _known[path] = found
+    return found
+
+
+@cache
+def signature_of(func: Callable[..., Any]) -> inspect.Signature:
+    """Return the parameters of a task's function."""
+    return inspect.signature(func)
+
+
+@cache
+def signature_text(func: Callable[..., Any]) -> str:
+    """Return the parameters' names and kinds: what is stored to tell an old row from a bad call."""
+    parameters = [
+        parameter.replace(annotation=inspect.Parameter.empty)
+        for parameter in signature_of(func).parameters.values()
+    ]
+    return str(inspect.Signature(parameters))[:500]
+
+
+def check_arguments(task: Task, args: list[Any] | tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise TypeError when the task cannot be called with these arguments."""
+    lead: tuple[Any, ...] = (None,) if task.takes_context else ()
+    signature_of(task.func).bind(*lead, *args, **kwargs)

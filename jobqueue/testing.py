@@ -1,0 +1,29 @@
+"""Backends for test settings that know this queue's options."""
+
+from __future__ import annotations
+
+
+from django.tasks import Task
+from django.tasks.backends.dummy import DummyBackend as DjangoDummyBackend
+from django.tasks.backends.immediate import ImmediateBackend as DjangoImmediateBackend
+
+from jobqueue.tasks import JobTask, validate
+
+
+class _KnowsOptions:
+    task_class = JobTask
+
+    def validate_task(self, task: Task) -> None:
+        validate(task)
+        super().validate_task(task)  # type: ignore[misc]
+
+
+class ImmediateBackend(_KnowsOptions, DjangoImmediateBackend):
+    """Runs each job at the enqueue, in the same thread."""
+
+
+class DummyBackend(_KnowsOptions, DjangoDummyBackend):
+    """Keeps what was enqueued in `results` and runs nothing."""
+
+
+__all__ = ["DummyBackend", "ImmediateBackend"]

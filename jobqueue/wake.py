@@ -1,0 +1,70 @@
+"""NOTIFY from the web side: a hint to workers, never the only carrier of news."""
+
+import json
+from datetime import datetime
+from typing import Any
+
+import structlog
+from django.db import connections
+
+from jobqueue.conf import settings
+
+CHANNEL = "jobqueue"
+NOTIFY = f"SELECT pg_notify('{CHANNEL}', %(payload)s)"
+log = structlog.get_logger("jobqueue")
+
+
+class Wake:
+    """Sends what a transaction has to tell, once, right after its commit.
+
+    Statements of their own: inside the transaction, NOTIFY's lock is held over the commit's flush
+    and concurrent committers lose most of their speed.
+    """
+
+    def __init__(self, alias: str) -> None:
+        self.alias = alias
+        self.news: dict[tuple[str, str], dict[str, Any]] = {}
+
+    def add(self, kind: str, facts: dict[str, Any]) -> None:
+        """One message for each kind and queue; of several moments the earliest."""
+        key = (kind, facts.get("queue", ""))
+        if "at" in facts and key in self.news:
+            facts["at"] = min(facts["at"], self.news[key]["at"])
+        self.news[key] = {"kind": kind, **facts}
+
+    def __call__(self) -> None:
+        try:
+            with connections[self.alias].cursor() as cursor:
+                for message in self.news.values():
+                    payload = json.dumps(message, separators=(",", ":"))
+                    cursor.execute(NOTIFY, {"payload": payload})
+        except Exception:
+            # The jobs are committed; without the hint they wait for the next poll.
+            log.warning("wake_failed", exc_info=True)
+
+
+def tell_ready(queue: str) -> None:
+    """A job of this queue can be claimed."""
+    tell("ready", queue=queue)
+
+
+def tell_scheduled(run_at: datetime) -> None:
+    """A job falls due at this moment: for the leader, who promotes."""
+    tell("scheduled", at=run_at.timestamp())
+
+
+def tell(kind: str, **facts: Any) -> None:
+    """Tell the workers after the commit of the open transaction, or now when none is open."""
+    if not settings().notify:
+        return
+    alias = settings().database
+    connection = connections[alias]
+    # A hook that is still registered is dropped only together with the rows of this call: its
+    # savepoints are released ones, or open ones around this statement.
+    for _, hook, _ in reversed(connection.run_on_commit):
+        if isinstance(hook, Wake):
+            hook.add(kind, facts)
+            return
+    wake = Wake(alias)
+    wake.add(kind, facts)
+    connection.on_commit(wake)
