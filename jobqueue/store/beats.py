@@ -65,7 +65,8 @@ SELECT
     EXISTS (SELECT FROM seen) AS registered,
     (SELECT holder FROM jobqueue_leaderlease
         WHERE name = 'maintenance' AND expires_at > clock_timestamp()) AS leader,
-    ARRAY(SELECT name FROM jobqueue_queue WHERE paused_at IS NOT NULL) AS paused
+    ARRAY(SELECT name FROM jobqueue_queue WHERE paused_at IS NOT NULL) AS paused,
+    CASE WHEN %(proof)s::text <> '' THEN pg_notify(%(channel)s, %(proof)s) END
 """
 
 
@@ -86,8 +87,13 @@ async def beat(
     lease: float,
     phase: str,
     wake: str,
+    channel: str = "",
+    proof: str = "",
 ) -> Beat:
-    """Renew every claim that this process knows it holds, and hear what there is to know."""
+    """Renew every claim that this process knows it holds, and hear what there is to know.
+
+    `lease` in seconds. A `proof` is sent to `channel`, where this worker's own listener hears it.
+    """
     told = [{"id": h.id, "token": str(h.token), "not_ending": h.not_ending} for h in held]
     cursor = connection.cursor(row_factory=tuple_row)
     await cursor.execute(
@@ -100,11 +106,13 @@ async def beat(
             "lease": lease,
             "phase": phase,
             "wake": wake,
+            "channel": channel,
+            "proof": proof,
         },
     )
     row = await cursor.fetchone()
     assert row is not None  # noqa: S101  (a SELECT without FROM)
-    renewed, mine, cancelled, died_at, registered, leader, paused = row
+    renewed, mine, cancelled, died_at, registered, leader, paused, _ = row
     return Beat(
         renewed=frozenset(renewed),
         busy=frozenset(mine) - frozenset(renewed),
