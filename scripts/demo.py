@@ -17,7 +17,7 @@ os.environ["DJANGO_SETTINGS_MODULE"] = "project.settings"
 
 from project import postgres  # noqa: E402  # the path comes first
 
-MANAGE = [sys.executable, "-W", "ignore::ResourceWarning", str(ROOT / "manage.py")]
+MANAGE = [sys.executable, str(ROOT / "manage.py")]
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -78,7 +78,8 @@ def make_administrator() -> bool:
     known = users.filter(is_superuser=True).order_by("pk").first()
     if known is not None:
         name = known.get_username()
-        print(f"Administrator: {name} (new password: .venv/bin/python manage.py changepassword {name})")
+        print(f"Administrator: {name}; reset the password with")
+        print(f"  .venv/bin/python manage.py changepassword {name}")
         return False
     password = secrets.token_urlsafe(9)
     users.create_superuser("admin", "admin@example.com", password)
