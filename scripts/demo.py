@@ -102,6 +102,7 @@ class Children:
     def __init__(self, port: int) -> None:
         self.port = port
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.guards: list[subprocess.Popen[bytes]] = []
         self.signals_seen = 0
         self.signals_sent = 0
 
@@ -111,10 +112,11 @@ class Children:
         try:
             self._start("web server", "runserver", "--noreload", f"127.0.0.1:{self.port}")
             self._start("worker", "runworker")
+            self._start_guard()
             self._announce()
             return self._wait()
         finally:
-            for process in self.processes.values():
+            for process in [*self.processes.values(), *self.guards]:
                 process.kill()
                 process.wait()
 
@@ -124,6 +126,14 @@ class Children:
     def _start(self, name: str, *arguments: str) -> None:
         self.processes[name] = subprocess.Popen(  # noqa: S603
             [*MANAGE, *arguments], start_new_session=True, stdin=subprocess.DEVNULL
+        )
+
+    def _start_guard(self) -> None:
+        """Have both stopped even if we are killed: the guard's stdin ends with us."""
+        pids = [str(process.pid) for process in self.processes.values()]
+        command = ["/bin/sh", "-c", 'read -r _; kill -s TERM "$@"', "guard", *pids]
+        self.guards.append(
+            subprocess.Popen(command, start_new_session=True, stdin=subprocess.PIPE)  # noqa: S603
         )
 
     def _announce(self) -> None:

@@ -99,10 +99,11 @@ def wait_for_page(url: str, process: subprocess.Popen[str]) -> None:
             time.sleep(0.1)
 
 
-def children(process: subprocess.Popen[str]) -> list[int]:
-    listing = subprocess.check_output(["ps", "-A", "-o", "pid=,ppid="], text=True)
-    pairs = (line.split() for line in listing.splitlines())
-    return [int(pid) for pid, parent in pairs if int(parent) == process.pid]
+def children(process: subprocess.Popen[str]) -> dict[int, str]:
+    """Return the commands of the process's children by their ids."""
+    listing = subprocess.check_output(["ps", "-A", "-o", "pid=,ppid=,args="], text=True)
+    rows = (line.split(maxsplit=2) for line in listing.splitlines())
+    return {int(pid): command for pid, parent, command in rows if int(parent) == process.pid}
 
 
 def is_alive(pid: int) -> bool:
@@ -119,10 +120,10 @@ def test_the_demo_stops_by_a_signal_and_leaves_no_process(
     demo: subprocess.Popen[str], tmp_path: Path, number: signal.Signals
 ) -> None:
     before = children(demo)
-    assert len(before) == 2
     os.killpg(demo.pid, number)
     assert demo.wait(timeout=40) == 0
-    assert not [pid for pid in before if is_alive(pid)]
+    assert len(before) == 3  # web server, worker, guard
+    assert not any(is_alive(pid) for pid in before)
     assert "Administrator: admin, password " in (tmp_path / "output").read_text()
 
 
@@ -130,8 +131,18 @@ def test_the_demo_stops_by_a_signal_and_leaves_no_process(
 def test_a_child_that_dies_ends_the_demo_with_a_sentence(
     demo: subprocess.Popen[str], tmp_path: Path
 ) -> None:
-    web, worker = sorted(children(demo))
-    os.kill(worker, signal.SIGKILL)
+    before = children(demo)
+    os.kill(next(pid for pid in before if "runworker" in before[pid]), signal.SIGKILL)
     assert demo.wait(timeout=40) == 1
-    assert not is_alive(web)
+    assert not any(is_alive(pid) for pid in before)
     assert "the worker ended unexpectedly (-9)" in (tmp_path / "output").read_text()
+
+
+@pytest.mark.timeout(120)
+def test_a_killed_demo_takes_its_children_along(demo: subprocess.Popen[str]) -> None:
+    before = children(demo)
+    demo.kill()
+    deadline = time.monotonic() + 40
+    while any(is_alive(pid) for pid in before):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
