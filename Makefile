@@ -1,7 +1,7 @@
 .PHONY: help demo test lint format lock clean
 
 help:  ## Show these targets
-	@sed -n 's/^\([a-z]*\):.*##/\1\t/p' Makefile
+	@sed -n 's/^\([a-z]*\):.*## */  make \1: /p' Makefile
 
 demo:  ## Run the example site with a worker on http://127.0.0.1:8000/
 	@scripts/setup
