@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from itertools import takewhile
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
@@ -176,3 +177,38 @@ def _transition(zone: ZoneInfo, before: datetime, after: datetime) -> datetime:
         else:
             after = middle
     return after
+
+
+# What is made up for after downtime, at most, and what still counts as in time.
+CATCH_UP_WINDOW = timedelta(days=1)
+CATCH_UP_AT_ONCE = 100
+IN_TIME = timedelta(seconds=60)
+
+
+def due_ticks(
+    expression: str, timezone: str, planned: datetime, now: datetime, catch_up: str
+) -> list[datetime]:
+    """Return the ticks to fire now that `planned` has come, in order.
+
+    skip: the latest, if it is at most a minute old. once: the latest. all: every one of the last
+    day, at most a hundred at a time; the rest follows when asked again with a later `planned`.
+    """
+    if catch_up == "all":
+        first = [planned] if planned >= now - CATCH_UP_WINDOW else []
+        later = ticks(expression, timezone, max(planned, now - CATCH_UP_WINDOW))
+        return [*first, *takewhile(lambda tick: tick <= now, later)][:CATCH_UP_AT_ONCE]
+    latest = _latest(expression, timezone, planned, now)
+    return [] if catch_up == "skip" and now - latest > IN_TIME else [latest]
+
+
+def _latest(expression: str, timezone: str, planned: datetime, now: datetime) -> datetime:
+    """Return the last tick up to now; `planned` if none came after it. Looks further and further
+    back, because there may be a great many."""
+    for days in (1 / 24, 1, 40, 400, 4000, 400_000):
+        start = max(planned, now - timedelta(days=days))
+        found = list(takewhile(lambda tick: tick <= now, ticks(expression, timezone, start)))
+        if found:
+            return found[-1]
+        if start == planned:
+            break
+    return planned

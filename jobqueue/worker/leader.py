@@ -15,6 +15,7 @@ from jobqueue.store import leadership, promotion
 from jobqueue.store.connections import Backoff, Session, is_weather
 from jobqueue.worker.maintenance import UNEXPECTED_IN_A_ROW, Maintenance, StuckError
 from jobqueue.worker.sweeping import Sweeping
+from jobqueue.worker.ticking import Ticking
 
 LOOK_SECONDS = 5.0
 ELECT_SECONDS = 2.0
@@ -41,7 +42,8 @@ class Leader:
         self._session = Session(parameters, "leader")
         self._work = Session(parameters, "maintenance")
         self._sweeping = Sweeping(self._work, worker=worker, settings=settings, wake=self._wake)
-        steps = self._sweeping.steps()
+        ticking = Ticking(self._work, worker=worker, settings=settings, wake=self._wake)
+        steps = [*self._sweeping.steps(), *ticking.steps()]
         self._maintenance = Maintenance(steps, patience=settings.leader_lease_seconds)
         self._look = asyncio.Event()
         self._stopping = asyncio.Event()
