@@ -114,7 +114,7 @@ def _rows(
         if isinstance(fields, Fault):
             yield fields
         elif len(fields) != len(names):
-            yield Fault(line, f"{len(fields)} fields instead of {len(names)}.")
+            yield Fault(line, f"Fields: {len(fields)}; the header has {len(names)}.")
         else:
             yield _row(line, dict(zip(names, fields, strict=True)), seen)
     if is_empty:

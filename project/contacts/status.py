@@ -43,10 +43,10 @@ def jobs_of(rows: list[Import] | list[Webhook]) -> dict[int | None, Job]:
 def of_import(upload: Import, job: Job | None) -> Status:
     match upload.outcome:
         case Outcome.IMPORTED:
-            sentence = f"{upload.added:,} new contacts, {upload.updated:,} updated."
+            sentence = f"New contacts: {upload.added:,}; updated: {upload.updated:,}."
             return Status(word="imported", sentence=sentence, tone="good", job=job)
         case Outcome.REFUSED:
-            sentence = f"{upload.fault_count:,} faulty lines; nothing was imported."
+            sentence = f"Faulty lines: {upload.fault_count:,}. Nothing was imported."
             return Status(word="refused", sentence=sentence, tone="bad", job=job)
     return _of_job(job)
 

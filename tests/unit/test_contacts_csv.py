@@ -54,8 +54,8 @@ def test_quotes_may_hold_the_separator_quotes_and_line_ends() -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("Ada", "1 fields instead of 4."),
-        ("Ada,a@x.example,,,", "5 fields instead of 4."),
+        ("Ada", "Fields: 1; the header has 4."),
+        ("Ada,a@x.example,,,", "Fields: 5; the header has 4."),
         (",a@x.example,,", "The name is missing."),
         ("Ada,,,", "The email is missing."),
         ("Ada,nobody,,", "“nobody” is not an e-mail address."),

@@ -144,7 +144,7 @@ class TestImportJob:
         assert [line for line, _ in row.faults] == [502, 1002, 1502, 2002, 2502, 3002, 3502]
         assert not Contact.objects.exists()
         page = client.get(row.get_absolute_url()).content.decode()
-        assert "7 faulty lines; nothing was imported." in page
+        assert "Faulty lines: 7. Nothing was imported." in page
         assert "“not an address” is not an e-mail address." in page
 
     def test_of_very_many_faults_the_first_are_kept_and_all_are_counted(self) -> None:
@@ -198,7 +198,7 @@ class TestReceipt:
         assert tasks.send_receipt.func(row.pk) == "sent before"
         (letter,) = mail.outbox
         assert (letter.subject, letter.to) == ("people.csv: imported", ["me@x.example"])
-        assert "2 contacts: 2 new, 0 updated." in letter.body
+        assert "Contacts: 2 (new: 2, updated: 0)." in letter.body
         row.refresh_from_db()
         assert row.receipt_sent_at is not None
 

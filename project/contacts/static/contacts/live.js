@@ -26,7 +26,9 @@
     if (!("live" in next.dataset) || !isSame) return replace(root, next);
     for (const part of parts) {
       const old = document.getElementById(part.id);
-      if (old.outerHTML !== part.outerHTML) replace(old, part);
+      if (old.outerHTML === part.outerHTML) continue;
+      if (old.tagName === "PROGRESS") old.value = part.value; // in place, so that it can glide
+      else replace(old, part);
     }
   }
 
