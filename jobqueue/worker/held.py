@@ -46,7 +46,10 @@ class Held:
         "interrupt",
         "lane",
         "lost",
+        "recorded",
+        "recording",
         "released",
+        "result",
         "started",
         "task",
         "timer",
@@ -72,6 +75,9 @@ class Held:
         self.task: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.lane: Any = None
+        self.result: Any = None  # Django's TaskResult, for the context and the signals
+        self.recording: Any = None  # an atomic handler's ending, once its statement was sent
+        self.recorded: Any = None  # and the answer
         self.children: set[asyncio.Task[Any]] | None = None
 
     @property
