@@ -221,6 +221,11 @@ class Lanes:
             if now - lane.idle_since > IDLE_SECONDS and lane.has_connection():
                 lane.submit(discard_connections)
 
+    def renew(self) -> None:
+        """Have fresh connections: the idle lanes' at once, the others' when their handler ends."""
+        for lane in self._free:
+            lane.submit(discard_connections)
+
     def close(self) -> None:
         """Let every idle thread end."""
         for lane in [*self._free, *filter(None, [self._canceller])]:
