@@ -76,7 +76,8 @@ SELECT
         WHERE w.id <> me.id AND w.died_at IS NULL AND w.phase <> 'STOPPED'
           AND w.last_seen_at <= now() - %(silence)s * interval '1 second'
     ) AS silent,
-    ARRAY(SELECT name FROM jobqueue_queue WHERE paused_at IS NOT NULL) AS paused
+    ARRAY(SELECT name FROM jobqueue_queue WHERE paused_at IS NOT NULL) AS paused,
+    CASE WHEN %(proof)s::text <> '' THEN pg_notify(%(channel)s, %(proof)s) END
 """
 
 
@@ -98,10 +99,13 @@ async def beat(
     phase: str,
     wake: str,
     silence: float = 7.0,
+    channel: str = "",
+    proof: str = "",
 ) -> Beat:
     """Renew every claim that this process knows it holds, and hear what there is to know.
 
-    `silence`: seconds after which a neighbour has missed its beat.
+    `lease` in seconds. `silence`: seconds after which a neighbour has missed its beat. A `proof`
+    is sent to `channel`, where this worker's own listener hears it.
     """
     told = [{"id": h.id, "token": str(h.token), "not_ending": h.not_ending} for h in held]
     cursor = connection.cursor(row_factory=tuple_row)
@@ -116,11 +120,13 @@ async def beat(
             "phase": phase,
             "wake": wake,
             "silence": silence,
+            "channel": channel,
+            "proof": proof,
         },
     )
     row = await cursor.fetchone()
     assert row is not None  # noqa: S101  (a SELECT without FROM)
-    renewed, mine, cancelled, died_at, registered, leader, silent, paused = row
+    renewed, mine, cancelled, died_at, registered, leader, silent, paused, _ = row
     return Beat(
         renewed=frozenset(renewed),
         busy=frozenset(mine) - frozenset(renewed),
