@@ -66,7 +66,6 @@ async def test_empty_queues_end_the_run_with_0(connection, watch):
 WORK = [
     {"state": "READY"},
     {"state": "READY", "queue": "mail"},
-    {"state": "BLOCKED"},
     {"state": "SCHEDULED", "run_at": ahead(9999)},
     {"state": "SCHEDULED", "run_at": ahead(9999), "failures": 1, "attempts": 1},
 ]
