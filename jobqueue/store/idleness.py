@@ -13,7 +13,7 @@ from psycopg.rows import class_row
 Connection = AsyncConnection[Any]
 
 # Parked jobs and those of paused queues are counted apart: nothing that this run does ends them.
-# LIMIT keeps each question a probe of the index instead of a join. BLOCKED rows are to be asked for
+# Order and LIMIT make each question a probe of the claim's index. BLOCKED rows are to be asked for
 # as soon as there can be any, with an index of their own: else that would read the whole history.
 LEFT = """
 WITH served AS MATERIALIZED (
@@ -26,7 +26,8 @@ SELECT clock_timestamp() AS now,
     EXISTS (
         SELECT FROM served s WHERE NOT s.paused AND (
             SELECT true FROM jobqueue_job j
-            WHERE j.state = 'READY' AND j.queue = s.name AND j.parked_at IS NULL LIMIT 1)
+            WHERE j.state = 'READY' AND j.queue = s.name AND j.parked_at IS NULL
+            ORDER BY j.priority DESC, j.run_at, j.id LIMIT 1)
     ) AS waiting,
     EXISTS (
         SELECT FROM served s JOIN jobqueue_job j ON j.queue = s.name WHERE j.state = 'RUNNING'
@@ -36,14 +37,15 @@ SELECT clock_timestamp() AS now,
         WHERE j.state = 'SCHEDULED' AND NOT s.paused AND j.parked_at IS NULL
           AND (%(horizon)s::double precision IS NULL
                OR GREATEST(j.run_at, j.hold_until)
-                  <= clock_timestamp() + %(horizon)s * interval '1 second')
+                  <= now() + %(horizon)s * interval '1 second')
     ) AS scheduled,
     (SELECT count(*) FROM served s JOIN jobqueue_job j ON j.queue = s.name
         WHERE j.state = 'SCHEDULED' AND j.parked_at IS NOT NULL) AS parked,
     ARRAY(
         SELECT s.name FROM served s WHERE s.paused AND (
             (SELECT true FROM jobqueue_job j
-                WHERE j.state = 'READY' AND j.queue = s.name LIMIT 1)
+                WHERE j.state = 'READY' AND j.queue = s.name
+                ORDER BY j.priority DESC, j.run_at, j.id LIMIT 1)
             OR EXISTS (SELECT FROM jobqueue_job j
                 WHERE j.state = 'SCHEDULED' AND j.queue = s.name))
         ORDER BY s.name
