@@ -16,7 +16,7 @@ from jobqueue import cron
 from jobqueue.conf import Settings
 from jobqueue.draft import draft
 from jobqueue.payload import clean
-from jobqueue.schedules import AUTOMATIC
+from jobqueue.states import AUTOMATIC
 from jobqueue.store import promotion, schedules
 from jobqueue.store.batches import in_batch
 from jobqueue.store.connections import Session, is_weather

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,13 +11,14 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 import pytest_asyncio
 
 from jobqueue.conf import Settings
 from tests.processes.proxy import Proxy
-from tests.rows import add_job, ahead, insert, one
+from tests.rows import add_job, add_running, ahead, insert, one
 from tests.waiting import until
 
 NODE = Path(__file__).with_name("run_node.py")
@@ -48,21 +50,21 @@ class Fleet:
     terms: dict[int, str] = field(default_factory=dict)
     moved: int = 0
 
-    async def add(self) -> Node:
+    async def add(self, *before: str) -> Node:
         proxy = await Proxy(
             self.parameters.get("host") or "127.0.0.1", int(self.parameters.get("port") or 5432)
         ).__aenter__()
         host, port = proxy.address
         given = {**self.parameters, "host": host, "port": port}
         plain = {key: value for key, value in given.items() if isinstance(value, str | int)}
-        process = await asyncio.to_thread(self._start, plain)
+        process = await asyncio.to_thread(self._start, plain, before)
         node = Node(process, await asyncio.to_thread(_first_line, process), proxy)
         self.nodes.append(node)
         return node
 
-    def _start(self, parameters: dict[str, Any]) -> subprocess.Popen[str]:
+    def _start(self, parameters: dict[str, Any], before: tuple[str, ...]) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, NODE, json.dumps(parameters), json.dumps(self.settings)],
+            [*before, sys.executable, NODE, json.dumps(parameters), json.dumps(self.settings)],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
             stdout=subprocess.PIPE,
@@ -228,6 +230,75 @@ async def test_a_scheduled_job_outlives_its_leader(make_fleet, connection):
     await strike(fleet, old, "kill")
     state = "SELECT state = 'READY' FROM jobqueue_job WHERE id = %s"
     await until(lambda: one(connection, state, job), seconds=30)
+
+
+async def recovery(fleet, victim):
+    """Kill a node that holds a job; return how long until another one may claim it."""
+    holder = UUID(victim.id)
+    job, _ = await add_running(fleet.connection, worker=holder, lease=ahead(600))
+    begin = time.monotonic()
+    await strike(fleet, victim, "kill")
+    back = "SELECT state <> 'RUNNING' FROM jobqueue_job WHERE id = %s"
+    await until(lambda: one(fleet.connection, back, job), seconds=60)
+    took = time.monotonic() - begin
+    await unstrike(fleet, victim, "kill")
+    return took
+
+
+async def a_follower(fleet):
+    leader = await until(fleet.leader, seconds=60)
+    return next(node for node in fleet.nodes if node is not leader)
+
+
+VICTIMS = {"leader": lambda fleet: until(fleet.leader, seconds=60), "follower": a_follower}
+
+
+@pytest.mark.spec("S109", "S183")
+@pytest.mark.parametrize("victim", VICTIMS)
+async def test_the_jobs_of_a_killed_neighbour_come_back_long_before_their_lease_ends(
+    make_fleet, victim
+):
+    fleet = await make_fleet(SHORT)
+    await recovery(fleet, await VICTIMS[victim](fleet))
+
+
+APART = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+
+
+def gives_namespaces():
+    return shutil.which("unshare") and not subprocess.run([*APART, "true"]).returncode
+
+
+@pytest.mark.spec("S109", "S183")
+async def test_the_jobs_of_a_killed_stranger_come_back_when_their_lease_ends(make_fleet):
+    if not gives_namespaces():
+        pytest.skip("this system gives no namespaces")
+    fleet = await make_fleet(SHORT, size=2)
+    stranger = await fleet.add(*APART)
+    job, _ = await add_running(fleet.connection, worker=UUID(stranger.id), lease=ahead(4))
+    await strike(fleet, stranger, "kill")
+    back = "SELECT state <> 'RUNNING' FROM jobqueue_job WHERE id = %s"
+    before = "SELECT lease_expires_at FROM jobqueue_job WHERE id = %s"
+    expires = await one(fleet.connection, before, job)
+    await until(lambda: one(fleet.connection, back, job), seconds=60)
+    ended = await one(fleet.connection, "SELECT max(finished_at) FROM jobqueue_attempt")
+    assert ended >= expires
+    died = "SELECT died_at FROM jobqueue_worker WHERE id = %s"
+    assert await one(fleet.connection, died, UUID(stranger.id)) is None
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.spec("S109")
+@pytest.mark.parametrize("victim", VICTIMS)
+async def test_ten_recoveries_by_a_neighbour_at_default_settings(make_fleet, victim, capsys):
+    fleet = await make_fleet({})
+    times = []
+    for _ in range(10):
+        times.append(await recovery(fleet, await VICTIMS[victim](fleet)))
+    with capsys.disabled():
+        print(f"\nrecovery, {victim}: " + " ".join(f"{seconds:.2f}" for seconds in sorted(times)))
+    assert max(times) <= 13.5
 
 
 LIMITS = {  # seconds, at default settings; kill: by a neighbour that certifies the death

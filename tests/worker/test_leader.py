@@ -290,3 +290,9 @@ async def test_a_leader_with_a_cut_connection_works_on(start, connection):
     leader.sweep_now()
     await until(lambda: is_in(connection, job, "READY"))
     assert leader.term == 1
+
+
+@pytest.mark.spec("S173")
+@pytest.mark.parametrize("lease", [2.0, 15.0, 120.0])
+def test_a_lease_holds_more_than_four_renewals(lease):
+    assert lease >= 4 * Settings(leader_lease_seconds=lease).leader_renew_seconds
