@@ -61,7 +61,7 @@ _declared: dict[str, Declaration] = {}
 def schedule(
     *,
     name: str,
-    task: Task,
+    task: Task[..., Any],
     cron: str,
     timezone: str = "UTC",
     args: Sequence[Any] = (),

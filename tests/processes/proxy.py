@@ -1,7 +1,8 @@
-"""A way to the database that a test can cut: packets are swallowed, nobody is told."""
+"""A way to the database that a test can cut or slow down; nobody is told."""
 
 import asyncio
 import contextlib
+import random
 from pathlib import Path
 
 
@@ -11,6 +12,7 @@ class Proxy:
     def __init__(self, host: str, port: int) -> None:
         self.host, self.port = host, port
         self.swallow = False
+        self.delay = (0.0, 0.0)  # of what the database answers, in seconds, from and to
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> "Proxy":
@@ -34,7 +36,9 @@ class Proxy:
                 far_reader, far_writer = await asyncio.open_unix_connection(path)
             else:
                 far_reader, far_writer = await asyncio.open_connection(self.host, self.port)
-            await asyncio.gather(self._pass(reader, far_writer), self._pass(far_reader, writer))
+            await asyncio.gather(
+                self._pass(reader, far_writer), self._pass(far_reader, writer, back=True)
+            )
         except (OSError, asyncio.CancelledError):
             pass
         finally:
@@ -44,10 +48,14 @@ class Proxy:
                     with contextlib.suppress(OSError, RuntimeError):
                         end.close()
 
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pass(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, back: bool = False
+    ) -> None:
         while data := await reader.read(65536):
             if self.swallow:
                 await asyncio.Event().wait()
+            if back and self.delay[1]:
+                await asyncio.sleep(random.uniform(*self.delay))
             writer.write(data)
             await writer.drain()
         with contextlib.suppress(OSError, RuntimeError):

@@ -301,6 +301,26 @@ async def test_ten_recoveries_by_a_neighbour_at_default_settings(make_fleet, vic
     assert max(times) <= 13.5
 
 
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.spec("S168", "S170")
+async def test_the_leader_does_not_change_because_the_database_is_far_away(make_fleet):
+    fleet = await make_fleet({})
+    for node in fleet.nodes:
+        node.proxy.delay = (0.1, 0.5)
+    leader, term = await fleet.leader(), max(fleet.terms)
+    renewed = "SELECT expires_at FROM jobqueue_leaderlease"
+    for _ in range(20):
+        before = await one(fleet.connection, renewed)
+        await until(lambda before=before: later_than(fleet, before), seconds=15)
+    assert (await fleet.leader()) is leader
+    assert max(fleet.terms) == term
+
+
+async def later_than(fleet, moment):
+    return await one(fleet.connection, "SELECT expires_at > %s FROM jobqueue_leaderlease", moment)
+
+
 LIMITS = {  # seconds, at default settings; kill: by a neighbour that certifies the death
     "term": 1.0,
     "kill": 13.0,
