@@ -20,6 +20,7 @@ from jobqueue.store import beats, workers  # noqa: E402
 from jobqueue.store.connections import Session, is_weather  # noqa: E402
 from jobqueue.worker import kernel  # noqa: E402
 from jobqueue.worker.leader import Leader  # noqa: E402
+from jobqueue.worker.parent import parent  # noqa: E402
 
 PARAMETERS = json.loads(sys.argv[1])
 SETTINGS = conf.Settings(**json.loads(sys.argv[2]))
@@ -69,7 +70,7 @@ async def listen(leader: Leader) -> None:
 
 
 async def main() -> None:
-    me, facts = uuid4(), kernel.identity()
+    me, facts, above = uuid4(), kernel.identity(), parent()
     session = Session(PARAMETERS, "heartbeat")
     identity = workers.Identity(
         id=me,
@@ -80,7 +81,7 @@ async def main() -> None:
         pid_namespace=facts.pid_namespace,
         time_namespace=facts.time_namespace,
         boot_id=facts.boot_id,
-        supervisor="",
+        supervisor=above.id if above else "",
         version="",
         queues=[],
         concurrency=0,

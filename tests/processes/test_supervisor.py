@@ -1,5 +1,6 @@
 """A real supervisor with real children and real signals; the children are small scripts."""
 
+import asyncio
 import contextlib
 import json
 import os
@@ -10,10 +11,11 @@ import time
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from jobqueue.supervisor import worst
 from jobqueue.worker.recycle import Recycling, resident_bytes
-from tests.rows import add_worker, one
+from tests.rows import add_running, add_worker, ahead, one
 from tests.waiting import until
 
 RUNNER = Path(__file__).with_name("run_supervisor.py")
@@ -226,6 +228,64 @@ async def test_the_death_of_a_reaped_child_is_on_record_and_announced_at_once(
     assert time.monotonic() - begin < 15
     died = "SELECT died_at IS NOT NULL FROM jobqueue_worker WHERE id = %s"
     assert await one(connection, died, worker)
+
+
+@pytest_asyncio.fixture
+async def nodes(parameters, connection):
+    """A supervisor of three leading processes, at default settings."""
+    plain = json.dumps({k: v for k, v in parameters.items() if isinstance(v, str | int)})
+    command = [sys.executable, str(RUNNER.with_name("run_node.py")), plain, "{}"]
+    process = await asyncio.to_thread(
+        subprocess.Popen,
+        [sys.executable, RUNNER, plain, "{}", "3", "true", *command],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
+        stdout=subprocess.DEVNULL,
+    )
+    holder = "SELECT holder FROM jobqueue_leaderlease WHERE expires_at > clock_timestamp()"
+    await until(lambda: one(connection, holder), seconds=40)
+    yield process
+    process.terminate()
+    await until(lambda: process.poll() is not None, seconds=40)
+
+
+async def recovery(connection, chosen):
+    """Kill the worker that this condition chooses; return how long until its job is free."""
+    settled = (
+        "SELECT count(*) = 3 FROM jobqueue_worker WHERE died_at IS NULL "
+        "AND started_at < clock_timestamp() - interval '1 s'"
+    )
+    await until(lambda: one(connection, settled), seconds=60)
+    living = f"SELECT id FROM jobqueue_worker w WHERE died_at IS NULL AND {chosen} LIMIT 1"
+    worker = await until(lambda: one(connection, living), seconds=40)
+    pid = await one(connection, "SELECT pid FROM jobqueue_worker WHERE id = %s", worker)
+    job, _ = await add_running(connection, worker=worker, lease=ahead(600))
+    begin = time.monotonic()
+    os.kill(pid, signal.SIGKILL)
+    back = "SELECT state <> 'RUNNING' FROM jobqueue_job WHERE id = %s"
+    await until(lambda: one(connection, back, job), seconds=60)
+    return time.monotonic() - begin
+
+
+LEADS = "EXISTS (SELECT FROM jobqueue_leaderlease WHERE holder = w.id AND expires_at > now())"
+VICTIMS = {"leader": LEADS, "follower": f"NOT {LEADS}"}
+
+
+@pytest.mark.spec("S109", "S183")
+@pytest.mark.parametrize("victim", VICTIMS)
+async def test_the_jobs_of_a_killed_child_come_back_at_once(nodes, connection, victim):
+    await recovery(connection, VICTIMS[victim])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.spec("S109")
+@pytest.mark.parametrize("victim", VICTIMS)
+async def test_ten_supervised_recoveries(nodes, connection, victim, capsys):
+    times = [await recovery(connection, VICTIMS[victim]) for _ in range(10)]
+    with capsys.disabled():
+        print(f"\nsupervised, {victim}: " + " ".join(f"{took:.2f}" for took in sorted(times)))
+    assert max(times) <= 2.0
 
 
 def _environment(pid):
