@@ -123,7 +123,9 @@ class Lane(Executor):
 
 def _carried(error: BaseException) -> BaseException:
     # A future refuses StopIteration; asgiref's callers expect anything else as it is.
-    return RuntimeError("the call raised StopIteration") if isinstance(error, StopIteration) else error
+    return (
+        RuntimeError("the call raised StopIteration") if isinstance(error, StopIteration) else error
+    )
 
 
 def _set_async_exception(thread: int | None, kind: type[BaseException] | None) -> None:
