@@ -116,12 +116,14 @@ class Session:
         self.prepare = prepare
         self.connection: AsyncConnection[Any] | None = None
         self.born = 0
+        self._stale = False
 
     async def open(self, seconds: float) -> AsyncConnection[Any]:
         """Return the connection, connecting first where there is none, within the bound."""
-        if self.connection is not None and not self.connection.closed:
+        if self.connection is not None and not self.connection.closed and not self._stale:
             return self.connection
         await self.close()
+        self._stale = False
         self.connection = await bounded(None, self._connect(), seconds)
         self.born += 1
         return self.connection
@@ -135,6 +137,10 @@ class Session:
                 drop(connection)
                 raise
         return connection
+
+    def renew(self) -> None:
+        """Have the next call open a fresh connection."""
+        self._stale = True
 
     async def call[**P, T](
         self,

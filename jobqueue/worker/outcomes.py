@@ -94,9 +94,7 @@ def raised(
         return _stopped(held, error, rule, settings)
     match error:
         case Snooze():
-            return _ending(
-                held, Outcome.SNOOZED, delay=error.seconds, reason=Reason.SNOOZED
-            )
+            return _ending(held, Outcome.SNOOZED, delay=error.seconds, reason=Reason.SNOOZED)
         case RetryLater():
             return _failed(held, error, delay=error.seconds, reason=Reason.RETRY)
         case PermanentError():
