@@ -12,7 +12,7 @@ from jobqueue.conf import Settings
 from jobqueue.exceptions import LeaseLost
 from jobqueue.payload import NotJSON
 from jobqueue.store.connections import is_weather
-from jobqueue.store.endings import FINISH, Ending, Written, finish_parameters
+from jobqueue.store.endings import FINISH, Written, finish_parameters
 from jobqueue.worker import outcomes
 from jobqueue.worker.held import Held
 from jobqueue.worker.lanes import Lane

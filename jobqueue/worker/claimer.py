@@ -174,9 +174,7 @@ class Claimer:
                 doubt.ended = await self.session.call(
                     claims.end_session, CALL_SECONDS, doubt.pid, doubt.started
                 )
-            rows = await self.session.call(
-                claims.found, CALL_SECONDS, self.worker, doubt.tokens
-            )
+            rows = await self.session.call(claims.found, CALL_SECONDS, self.worker, doubt.tokens)
             for row in rows:
                 self._take(row, now, start=False)
             if rows:

@@ -95,9 +95,7 @@ class Executor:
             else:
                 self._run_in_lane(held, self._begin(held, task, options), options)
 
-    def _run_in_lane(
-        self, held: Held, call: Callable[[], Any], options: outcomes.Options
-    ) -> None:
+    def _run_in_lane(self, held: Held, call: Callable[[], Any], options: outcomes.Options) -> None:
         """Start a plain function; its end comes back to the loop by itself."""
         loop = asyncio.get_running_loop()
         future = run_function(
@@ -171,9 +169,7 @@ class Executor:
         else:
             self._over(held, self._raised(held, error, options))
 
-    def _raised(
-        self, held: Held, error: BaseException, options: outcomes.Options
-    ) -> Ending:
+    def _raised(self, held: Held, error: BaseException, options: outcomes.Options) -> Ending:
         return outcomes.raised(held, error, options.backoff, self.settings)
 
     def _over(self, held: Held, ending: Ending) -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-
 from uuid import UUID
 
 import psycopg
@@ -251,5 +249,3 @@ def _expected_state(waiting: Waiting) -> str:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
-
-

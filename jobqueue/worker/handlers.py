@@ -71,7 +71,7 @@ async def _outlast(call: Future[Any]) -> None:
     while not waiting.done():
         try:
             await asyncio.wait({waiting})
-        except asyncio.CancelledError:  # noqa: PERF203
+        except asyncio.CancelledError:
             continue
 
 

@@ -169,5 +169,3 @@ class Trust:
         if held.told is None:
             log.warning("lease_not_renewed", job=held.claim.id, task=held.claim.task)
             self.executor.stop(held, Stop.LEASE)
-
-

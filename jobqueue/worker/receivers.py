@@ -70,9 +70,7 @@ class Receivers:
         object.__setattr__(result, "finished_at", timezone.now())
         object.__setattr__(result, "_return_value", value)
         if ending.error_class:
-            error = TaskError(
-                exception_class_path=ending.error_class, traceback=ending.traceback
-            )
+            error = TaskError(exception_class_path=ending.error_class, traceback=ending.traceback)
             result.errors.append(error)
         failed = result.status == TaskResultStatus.FAILED
         if failed or _has_own(task_finished):  # an error line may well send an e-mail

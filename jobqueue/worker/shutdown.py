@@ -91,7 +91,7 @@ class Shutdown:
                 executor.release_with_hold(held, hold=EXIT_MARGIN_SECONDS)
         finisher.close()
         end = time.monotonic() + RELEASE_SECONDS
-        while len(finisher) and time.monotonic() < end:
+        while len(finisher) and time.monotonic() < end:  # noqa: ASYNC110  (the deadline rules)
             await asyncio.sleep(0.01)
         if lost := finisher.give_up_all():
             log.error("left_to_lease_expiry", jobs=lost)

@@ -18,27 +18,27 @@ CALL_SECONDS = 5.0
 log = structlog.get_logger("jobqueue")
 
 
-class CannotStart(Exception):
+class CannotStartError(Exception):
     """The worker could not go on; the message is one sentence for the operator."""
 
 
 async def first_contact(
     session: Session, identity: Identity, settings: Settings, shutdown: Shutdown
 ) -> None:
-    """Check the tables and register, waiting while the database is away. Raises CannotStart for
+    """Check the tables and register, waiting while the database is away. Raises CannotStartError for
     what no waiting mends: a refused login, missing tables, missing rights."""
     backoff, told = Backoff(0.2, 5.0), False
     while not shutdown.requested.is_set():
         try:
             if not await session.call(workers.tables_exist, CALL_SECONDS):
-                raise CannotStart(
+                raise CannotStartError(
                     "The tables of jobqueue are missing in this database: run `manage.py migrate`."
                 )
             await session.call(workers.register, CALL_SECONDS, identity)
             return
         except psycopg.Error as error:
             if is_refused(error) or not is_weather(error):
-                raise CannotStart(_sentence(error)) from None
+                raise CannotStartError(_sentence(error)) from None
             if not told:
                 log.warning("database_unreachable", purpose="start", error=str(error).strip())
                 told = True

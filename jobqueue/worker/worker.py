@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 from uuid import uuid4
@@ -26,12 +26,15 @@ from jobqueue.worker.executor import Executor
 from jobqueue.worker.finisher import Finisher
 from jobqueue.worker.handlers import adopt_children
 from jobqueue.worker.heartbeat import Heartbeat, Trust
-from jobqueue.worker.held import Registry
-from jobqueue.worker.lanes import Lanes
+from jobqueue.worker.held import Fate, Registry
+from jobqueue.worker.idle import IdleVerdict, IdleWatch
+from jobqueue.worker.lanes import Lanes, tidy_connections
 from jobqueue.worker.leader import Leader
 from jobqueue.worker.listener import Listener
 from jobqueue.worker.news import News
+from jobqueue.worker.parent import RECYCLED, Parent
 from jobqueue.worker.receivers import Receivers
+from jobqueue.worker.recycle import Recycling
 from jobqueue.worker.reports import Reports
 from jobqueue.worker.services import Services
 from jobqueue.worker.shutdown import Shutdown
@@ -52,26 +55,40 @@ class Orders:
     queues: Mapping[str, int] = field(default_factory=lambda: {"default": 1})
     name: str = ""
     lead: bool = True
-    supervisor: str = ""
     signals: bool = True  # whether the process's signals are this worker's
+    until_idle: bool = False
+    max_runtime: float | None = None
+    recycling: Recycling = field(default_factory=Recycling)
+    parent: Parent | None = None
 
 
 class Worker:
     """One worker. `run` returns the exit code."""
 
-    def __init__(self, settings: Settings, parameters: dict[str, Any], orders: Orders) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        parameters: dict[str, Any],
+        orders: Orders,
+        *,
+        on_start: Callable[[], object] = lambda: None,
+    ) -> None:
         self.settings, self.parameters, self.orders = settings, parameters, orders
+        self.on_start = on_start  # in a lane, once the database has answered
         self.identity = _identity(settings, orders)
         self.log = log.bind(worker=str(self.identity.id))
         self.registry = Registry(settings.concurrency)
         self.watchdog = Watchdog(settings, self.registry)
         self.outages = Outages()
         self.stuck: list[int] = []
+        self.recycled = False
+        self.watch: IdleWatch | None = None
+        self.verdict: IdleVerdict | None = None
 
     def run(self) -> int:
         """Serve until told to stop; the exit code is the contract's."""
         with self.watchdog.running(signals=self.orders.signals):
-            loop = asyncio.new_event_loop()
+            self.loop = loop = asyncio.new_event_loop()
             try:
                 loop.set_task_factory(adopt_children)
                 return loop.run_until_complete(self._serve())
@@ -83,6 +100,7 @@ class Worker:
         self.watchdog.watch(asyncio.get_running_loop())
         await first_contact(self.beat_session, self.identity, self.settings, self.shutdown)
         if not self.shutdown.requested.is_set():
+            await self._prepare()
             self._start()
             await self.shutdown.requested.wait()
             await self._leave()
@@ -97,6 +115,7 @@ class Worker:
         self.claim_session = Session(self.parameters, "claim")
         self.finish_session = Session(self.parameters, "finish")
         self.beat_session = Session(self.parameters, "beat")
+        self.watch_session = Session(self.parameters, "watch")
         self.finisher = Finisher(
             self.finish_session,
             worker,
@@ -148,6 +167,15 @@ class Worker:
     def _patience(self, purpose: str) -> Patience:
         return Patience(purpose, self.outages)
 
+    async def _prepare(self) -> None:
+        """What the project declares in code reaches the tables; a failure is told, not fatal."""
+        lane = self.lanes.take()
+        try:
+            await asyncio.wrap_future(lane.submit(_in_lane, self.on_start))
+        except Exception:
+            self.log.exception("schedules_not_synchronised")
+        self.lanes.give_back(lane)
+
     def _start(self) -> None:
         self.news.on_ready = self.claimer.wake
         self.news.on_beat = self.heart.now
@@ -162,6 +190,7 @@ class Worker:
         self.services.start("finisher", self.finisher.run())
         if self.listener is not None:
             self.services.start("listener", self.listener.run())
+        self._start_watches()
         self.intake = self.services.start("claimer", self.claimer.run())
         self.log.info(
             "worker_started",
@@ -170,6 +199,36 @@ class Worker:
             name=self.identity.name,
             pid=self.identity.pid,
         )
+
+    def _start_watches(self) -> None:
+        """What may end this worker besides a signal."""
+        if self.orders.parent is not None:
+            self.services.start("parent", self._follow(self.orders.parent))
+        if self.orders.until_idle or self.orders.max_runtime is not None:
+            self.services.start("limits", self._limits())
+
+    async def _follow(self, parent: Parent) -> None:
+        await parent.gone()
+        self.services.expect("parent")
+        self.shutdown.request("supervisor died")
+
+    async def _limits(self) -> None:
+        """Drain mode, and the longest run."""
+        limit = self.orders.max_runtime
+        if self.orders.until_idle:
+            self.watch = IdleWatch(
+                self.watch_session,
+                list(self.orders.queues),
+                max_runtime=limit,
+                held=lambda: len(self.registry),
+            )
+            self.verdict = await self.watch.wait()
+        elif limit is not None:
+            await asyncio.sleep(limit)
+            self.verdict = IdleVerdict(idle=False)
+        self.services.expect("limits")
+        idle = self.verdict is not None and self.verdict.idle
+        self.shutdown.request("idle" if idle else "max runtime")
 
     async def _leave(self) -> None:
         """The phases. Each comes after the one before, whatever that met."""
@@ -199,14 +258,25 @@ class Worker:
             await self.beat_session.call(
                 workers.report, CLOSE_SECONDS, self.identity.id, Phase.STOPPED, report
             )
+        await self._settle_verdict()
         await self._flush_receivers()
-        for session in (self.claim_session, self.finish_session, self.beat_session):
+        for session in self._sessions():
             await session.close()
         self.lanes.close()
         self.receivers.close()
         code = self._exit_code()
         self.log.info("worker_stopped", **report, exit_code=code)
         return code
+
+    def _sessions(self) -> list[Session]:
+        return [self.claim_session, self.finish_session, self.beat_session, self.watch_session]
+
+    async def _settle_verdict(self) -> None:
+        """Jobs ended after the last look: ask once more who died."""
+        if self.watch is not None and self.verdict is not None:
+            with contextlib.suppress(Exception):
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    self.verdict = await self.watch.settle(self.verdict)
 
     async def _flush_receivers(self) -> None:
         flushed = self.receivers.flush()
@@ -216,7 +286,18 @@ class Worker:
     def _exit_code(self) -> int:
         if self.shutdown.failed:
             return 1
-        return FORCED if self.stuck else 0
+        if self.stuck:
+            return FORCED
+        if self.recycled:
+            return RECYCLED
+        return self.verdict.code if self.verdict is not None else 0
+
+    @property
+    def must_leave_hard(self) -> bool:
+        """Whether some thread of a handler is still running."""
+        executor = getattr(self.loop, "_default_executor", None)
+        threads = getattr(executor, "_threads", ())
+        return bool(self.stuck) or any(thread.is_alive() for thread in threads)
 
     # What reaches the worker from elsewhere.
 
@@ -231,7 +312,7 @@ class Worker:
         if self.shutdown.requested.is_set():
             return
         self.log.info("reconnecting")
-        for session in (self.claim_session, self.finish_session, self.beat_session):
+        for session in self._sessions():
             session.renew()
         if self.listener is not None:
             self.listener.reconnect()
@@ -249,6 +330,10 @@ class Worker:
         self.watchdog.rearm()
         self.lanes.close_idle()
         self.stuck_watch.look()
+        why = self.orders.recycling.due(self.registry.counts[Fate.COMPLETED])
+        if why and not self.shutdown.requested.is_set():
+            self.recycled = self.orders.parent is not None
+            self.shutdown.request(why)
 
     def _leave_stuck(self, why: str) -> None:
         self.shutdown.request(why)
@@ -263,12 +348,19 @@ def _identity(settings: Settings, orders: Orders) -> Identity:
         id=uuid4(),
         name=orders.name or f"{hostname}:{os.getpid()}",
         hostname=hostname,
-        supervisor=orders.supervisor,
+        supervisor=orders.parent.id if orders.parent else "",
         version=jobqueue.__version__,
         queues=list(orders.queues),
         concurrency=settings.concurrency,
         **asdict(kernel.identity()),
     )
+
+
+def _in_lane(call: Callable[[], object]) -> None:
+    try:
+        call()
+    finally:
+        tidy_connections()
 
 
 def _close_loop(loop: asyncio.AbstractEventLoop) -> None:
