@@ -3,6 +3,7 @@
 Every one locks its rows first, in id order, and decides from the locked row; answers one line for
 each row that is there: id, the state before, whether it changed, queue, worker, why not.
 """
+# ruff: noqa: S608  (constants joined to constants; every value is a parameter)
 
 LOCKED = """
 WITH locked AS MATERIALIZED (
@@ -14,7 +15,8 @@ WITH locked AS MATERIALIZED (
 # The event is written from the rows that changed, in the same statement.
 TAIL = """, event AS (
     INSERT INTO jobqueue_jobevent (job, queue, at, kind, actor, note)
-    SELECT id, queue, clock_timestamp(), %(kind)s, %(by)s, trim(concat_ws(' ', note, %(note)s::text))
+    SELECT id, queue, clock_timestamp(), %(kind)s, %(by)s,
+        trim(concat_ws(' ', note, %(note)s::text))
     FROM changed
 )
 SELECT l.id, l.state, c.id IS NOT NULL, COALESCE(c.queue, l.queue), l.worker, l.why

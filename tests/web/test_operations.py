@@ -259,10 +259,7 @@ def _wait_until_somebody_waits_for_a_lock() -> None:
     deadline = timezone.now() + timedelta(seconds=10)
     while timezone.now() < deadline:
         with connection.cursor() as cursor:
-            cursor.execute(
-                "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-                " AND datname = current_database()"
-            )
+            cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
             if cursor.fetchone()[0]:
                 return
     pytest.fail("nobody waits")
