@@ -169,7 +169,7 @@ def _ids(jobs: Jobs) -> Iterator[int]:
         case int():
             yield jobs
         case QuerySet():
-            chosen = jobs.using(settings().database)
+            chosen: QuerySet[Job] = jobs.using(settings().database)
             if chosen.query.is_sliced:
                 chosen = Job.objects.using(chosen.db).filter(pk__in=chosen.values_list("pk"))
             yield from chosen.order_by("pk").values_list("pk", flat=True).iterator(BATCH)
