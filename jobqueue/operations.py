@@ -114,6 +114,26 @@ def delete(jobs: Jobs, *, by: object = None, reason: str = "") -> Result:
     return _run(sql.DELETE, "delete", jobs, by, reason)
 
 
+def prune(older_than: Mapping[State, float], *, by: object = None) -> Result:
+    """Delete final jobs that ended longer ago than this many seconds, state by state.
+
+    In batches, each committed by itself; rows that somebody else holds are left for the next time.
+    """
+    alias, total = settings().database, 0
+    for state, seconds in older_than.items():
+        parameters: dict[str, Any] = {"state": str(state), "age": seconds, "limit": BATCH}
+        while True:
+            with connections[alias].cursor() as cursor:
+                cursor.execute(sql.PRUNE, parameters)
+                (count,) = cursor.fetchone()
+            total += count
+            if count < BATCH:
+                break
+    result = Result(verb=str(Verb.PRUNE), changed=total)
+    _say(result, actor(by))
+    return result
+
+
 def pause(queue: str, *, by: object = None, reason: str = "") -> Result:
     """Let no further job of this queue start; what runs goes on."""
     parameters = {"queue": _queue_name(queue), "by": actor(by), "note": reason}

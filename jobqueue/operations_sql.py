@@ -136,6 +136,21 @@ DELETE = (
     + TAIL
 )
 
+PRUNE = """
+WITH old AS MATERIALIZED (
+    SELECT id FROM jobqueue_job
+    WHERE state = %(state)s AND state IN ('SUCCEEDED', 'DEAD', 'CANCELLED')
+      AND finished_at < clock_timestamp() - %(age)s * interval '1 second'
+    ORDER BY finished_at LIMIT %(limit)s
+    FOR UPDATE SKIP LOCKED
+), history AS (
+    DELETE FROM jobqueue_attempt WHERE job_id IN (SELECT id FROM old)
+), deleted AS (
+    DELETE FROM jobqueue_job WHERE id IN (SELECT id FROM old) RETURNING id
+)
+SELECT count(*) FROM deleted
+"""
+
 PAUSE = """
 WITH changed AS (
     INSERT INTO jobqueue_queue AS q (name, paused_at, paused_by)
