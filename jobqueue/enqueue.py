@@ -2,51 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import connections, transaction
 from django.tasks import Task
 
-from jobqueue import tracing
-from jobqueue.conf import Settings, settings
-from jobqueue.context import current_job
-from jobqueue.exceptions import ArgumentsError, EnqueueError
-from jobqueue.payload import NotJSON, encode
+from jobqueue.conf import settings
+from jobqueue.draft import draft
+from jobqueue.exceptions import EnqueueError
 from jobqueue.states import State
-from jobqueue.tasks import (
-    UNSET,
-    UnknownTask,
-    check_arguments,
-    options_of,
-    resolve,
-    signature_text,
-)
+from jobqueue.store.inserts import INSERT
 from jobqueue.wake import tell_ready, tell_scheduled
-
-# Of a task's options these take effect in the worker; the others are columns.
-STORED_OPTIONS = ("timeout", "backoff", "atomic", "interruptible")
-
-# A stored moment earlier than this means "now"; it also keeps run_at a date that every zone knows.
-_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
-
-INSERT = """
-INSERT INTO jobqueue_job
-    (task, args, kwargs, signature, queue, backend, priority, options, state, run_at, expires_at,
-     max_attempts, parent, traceparent, enqueued_at)
-SELECT %(task)s, %(args)s::jsonb, %(kwargs)s::jsonb, %(signature)s, %(queue)s, %(backend)s,
-       %(priority)s, %(options)s::jsonb,
-       CASE WHEN %(run_after)s::timestamptz > t.now THEN 'SCHEDULED' ELSE 'READY' END,
-       GREATEST(%(run_after)s::timestamptz, t.now),
-       GREATEST(%(run_after)s::timestamptz, t.now) + %(expires)s * interval '1 second',
-       %(max_attempts)s, %(parent)s, %(traceparent)s, t.now
-FROM (SELECT clock_timestamp() AS now) t
-RETURNING id, state, run_at, enqueued_at
-"""
 
 RESERVE = """
 SELECT nextval(pg_get_serial_sequence('jobqueue_job', 'id')), clock_timestamp()
@@ -77,7 +47,7 @@ def enqueue(task: Task, args: Sequence[Any], kwargs: dict[str, Any]) -> Stored:
     The wake goes out after the commit. Raises ArgumentsError, or TypeError when the task cannot be
     called with these arguments, before anything is sent to the database.
     """
-    row = _row(task, args, kwargs, settings())
+    row = draft(task, args, kwargs, settings())
     alias = settings().database
     _warn_of_another_transaction(alias)
     with connections[alias].cursor() as cursor:
@@ -117,7 +87,7 @@ def enqueue_on_commit(task: Task, *args: Any, **kwargs: Any) -> None:
 
     The arguments are checked at once.
     """
-    _row(task, args, kwargs, settings())
+    draft(task, args, kwargs, settings())
     transaction.on_commit(lambda: task.enqueue(*args, **kwargs), using=settings().database)
 
 
@@ -128,66 +98,10 @@ def _rows(items: Iterable[tuple[Any, ...]]) -> list[dict[str, Any]]:
             task, args, kwargs = (*item, *((), {})[len(item) - 1 :])
             if not isinstance(task, Task):
                 raise TypeError(f"{task!r} is not a task")
-            rows.append(_row(task, args, kwargs, current))
+            rows.append(draft(task, args, kwargs, current))
         except (TypeError, ValueError) as error:
             raise EnqueueError(f"item {position}: {error}") from error
     return rows
-
-
-def _row(
-    task: Task, args: Sequence[Any], kwargs: dict[str, Any], current: Settings
-) -> dict[str, Any]:
-    check_arguments(task, list(args), kwargs)
-    limit = current.args_max_bytes
-    try:
-        args_text = encode(list(args), "args", limit, "ARGS_MAX_BYTES")
-        kwargs_text = encode(kwargs, "kwargs", limit, "ARGS_MAX_BYTES")
-    except NotJSON as error:
-        raise ArgumentsError(f"{task.module_path}: {error}") from None
-    options = options_of(task)
-    return {
-        "task": task.module_path,
-        "args": args_text,
-        "kwargs": kwargs_text,
-        "signature": signature_text(task.func),
-        "queue": task.queue_name,
-        "backend": task.backend,
-        "priority": task.priority,
-        "options": _call_options(task, options),
-        "run_after": _moment(task.run_after),
-        "expires": options.get("expires"),
-        "max_attempts": options.get("max_attempts", current.max_attempts),
-        "parent": current_job.get(),
-        "traceparent": tracing.current(),
-    }
-
-
-def _call_options(task: Task, options: dict[str, Any]) -> str:
-    """What this call overrides: the declared options stay with the code, where a deploy may
-    change them for waiting jobs too."""
-    try:
-        declared = resolve(task.module_path)
-    except UnknownTask as error:
-        raise EnqueueError(f"a worker could not run this: {error}") from error
-    if declared is task:
-        return "{}"
-    usual = options_of(declared)
-    changed = {
-        name: dotted(options[name])
-        for name in STORED_OPTIONS
-        if options.get(name, UNSET) != usual.get(name, UNSET)
-    }
-    return json.dumps(changed)
-
-
-def dotted(value: Any) -> Any:
-    """Return a function's path, so that it can be stored; anything else as it is."""
-    return f"{value.__module__}.{value.__qualname__}" if callable(value) else value
-
-
-def _moment(run_after: datetime | None) -> datetime | None:
-    # Compared first: converting a moment of the year 1 to UTC can overflow.
-    return None if run_after is None else max(run_after, _LONG_AGO).astimezone(UTC)
 
 
 def _copied(id: int, row: dict[str, Any], now: datetime) -> tuple[Any, ...]:

@@ -1,8 +1,12 @@
 """Cron: which task is enqueued when."""
 
+from typing import Any, Self
+
 from django.db import models
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
+
+PLANNED_FROM = ("cron", "timezone", "enabled")
 
 
 class Schedule(models.Model):
@@ -63,6 +67,29 @@ class Schedule(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    @classmethod
+    def from_db(cls, *values: Any, **options: Any) -> Self:
+        """Remember what the plan was made from."""
+        row = super().from_db(*values, **options)
+        if row.__dict__.keys() >= set(PLANNED_FROM):  # else some of it is deferred
+            row._planned_from = tuple(getattr(row, name) for name in PLANNED_FROM)
+        return row
+
+    def save(self, **options: Any) -> None:
+        """Save. Another expression or zone, or the switch turned on, means another plan: only the
+        next fitting time, never a run because of the change itself."""
+        before = getattr(self, "_planned_from", None)
+        now = tuple(getattr(self, name) for name in PLANNED_FROM)
+        if before is not None and before != now:
+            self.next_run_at = None  # the leader makes the plan
+            if self.enabled:
+                self.strikes, self.disabled_reason, self.last_error = 0, "", ""
+            if options.get("update_fields") is not None:
+                reset = {"next_run_at", "strikes", "disabled_reason", "last_error"}
+                options["update_fields"] = {*options["update_fields"], *reset}
+        super().save(**options)
+        self._planned_from = now
 
 
 class ScheduleTick(models.Model):

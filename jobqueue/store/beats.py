@@ -23,6 +23,7 @@ class Beat:
     registered: bool
     leader: UUID | None
     leader_vacant: bool
+    silent: bool  # a worker on this machine has missed its beat: see Neighbours.look
     paused: tuple[str, ...]
 
 
@@ -64,8 +65,19 @@ SELECT
     (SELECT died_at FROM seen) AS died_at,
     EXISTS (SELECT FROM seen) AS registered,
     (SELECT holder FROM jobqueue_leaderlease
-        WHERE name = 'maintenance' AND expires_at > clock_timestamp()) AS leader,
-    ARRAY(SELECT name FROM jobqueue_queue WHERE paused_at IS NOT NULL) AS paused
+        WHERE name = 'maintenance' AND expires_at > clock_timestamp()
+          AND NOT EXISTS (SELECT FROM jobqueue_worker w
+              WHERE w.id = holder AND w.died_at IS NOT NULL)) AS leader,
+    EXISTS (
+        SELECT FROM jobqueue_worker w
+        JOIN jobqueue_worker me ON me.id = %(worker)s AND me.boot_id <> ''
+            AND w.boot_id = me.boot_id AND w.pid_namespace = me.pid_namespace
+            AND w.time_namespace = me.time_namespace
+        WHERE w.id <> me.id AND w.died_at IS NULL AND w.phase <> 'STOPPED'
+          AND w.last_seen_at <= now() - %(silence)s * interval '1 second'
+    ) AS silent,
+    ARRAY(SELECT name FROM jobqueue_queue WHERE paused_at IS NOT NULL) AS paused,
+    CASE WHEN %(proof)s::text <> '' THEN pg_notify(%(channel)s, %(proof)s) END
 """
 
 
@@ -86,8 +98,15 @@ async def beat(
     lease: float,
     phase: str,
     wake: str,
+    silence: float = 7.0,
+    channel: str = "",
+    proof: str = "",
 ) -> Beat:
-    """Renew every claim that this process knows it holds, and hear what there is to know."""
+    """Renew every claim that this process knows it holds, and hear what there is to know.
+
+    `lease` in seconds. `silence`: seconds after which a neighbour has missed its beat. A `proof`
+    is sent to `channel`, where this worker's own listener hears it.
+    """
     told = [{"id": h.id, "token": str(h.token), "not_ending": h.not_ending} for h in held]
     cursor = connection.cursor(row_factory=tuple_row)
     await cursor.execute(
@@ -100,11 +119,14 @@ async def beat(
             "lease": lease,
             "phase": phase,
             "wake": wake,
+            "silence": silence,
+            "channel": channel,
+            "proof": proof,
         },
     )
     row = await cursor.fetchone()
     assert row is not None  # noqa: S101  (a SELECT without FROM)
-    renewed, mine, cancelled, died_at, registered, leader, paused = row
+    renewed, mine, cancelled, died_at, registered, leader, silent, paused, _ = row
     return Beat(
         renewed=frozenset(renewed),
         busy=frozenset(mine) - frozenset(renewed),
@@ -113,5 +135,6 @@ async def beat(
         registered=registered,
         leader=leader,
         leader_vacant=leader is None,
+        silent=silent,
         paused=tuple(paused),
     )

@@ -35,6 +35,7 @@ class Claim:
     claimed_at: Any
     traceparent: str
     cancel_requested: bool
+    parked_seconds: float | None  # since it was first parked as an unknown task
 
 
 # The ids are picked as an array: a join with the picked rows turns into a sequential scan under a
@@ -64,7 +65,8 @@ UPDATE jobqueue_job SET
 WHERE id = ANY((SELECT ids FROM picked)::bigint[])
 RETURNING id, lease_token, task, args, kwargs, signature, queue, backend, priority, options,
     attempts, failures, max_attempts, enqueued_at, started_at, claimed_at, traceparent,
-    cancel_requested_at IS NOT NULL
+    cancel_requested_at IS NOT NULL,
+    EXTRACT(EPOCH FROM clock_timestamp() - parked_at)::double precision
 """
 
 
@@ -85,6 +87,35 @@ async def claim(
     )
     place = {token: position for position, token in enumerate(tokens)}
     return sorted(await cursor.fetchall(), key=lambda row: place[row.token])
+
+
+# Ends the server process behind a cut connection, so that its last statement has happened or
+# never will. Same role, so no special right is needed.
+END_SESSION = """
+SELECT pg_terminate_backend(pid, 2000) FROM pg_stat_activity
+WHERE pid = %(pid)s AND backend_start = %(started)s AND pid <> pg_backend_pid()
+"""
+
+
+async def end_session(connection: Connection, pid: int, started: Any) -> bool:
+    """End this server process, waiting up to 2 s; whether it was found and is gone."""
+    cursor = connection.cursor(row_factory=tuple_row)
+    await cursor.execute(END_SESSION, {"pid": pid, "started": started})
+    row = await cursor.fetchone()
+    return row is not None and bool(row[0])
+
+
+SESSION = """
+SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()
+"""
+
+
+async def session(connection: Connection) -> tuple[int, Any]:
+    """Return what END_SESSION needs to find this session later."""
+    cursor = connection.cursor(row_factory=tuple_row)
+    await cursor.execute(SESSION)
+    row = await cursor.fetchone()
+    return (row[0], row[1]) if row else (0, None)
 
 
 # Asked after a cut connection: which of these tokens did the lost statement hand out?

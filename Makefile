@@ -1,0 +1,26 @@
+.PHONY: help demo test lint format lock clean
+
+help:  ## Show these targets
+	@sed -n 's/^\([a-z]*\):.*## */  make \1: /p' Makefile
+
+demo:  ## Run the example site with a worker on http://127.0.0.1:8000/
+	@scripts/setup
+	@exec .venv/bin/python scripts/demo.py
+
+test:  ## Run the tests (ARGS="-k name" goes to pytest)
+	@scripts/test $(ARGS)
+
+lint:  ## Check format, lint, types, import contracts and migrations
+	@scripts/lint
+
+format:  ## Format the code
+	@scripts/setup
+	.venv/bin/ruff format .
+	.venv/bin/ruff check --fix .
+
+lock:  ## Write requirements/dev.txt anew from pyproject.toml
+	@scripts/lock
+
+clean:  ## Remove .venv and the embedded databases
+	@if [ -x .venv/bin/python ]; then .venv/bin/python -m project.postgres remove; fi
+	rm -rf .venv .state

@@ -1,0 +1,73 @@
+"""Who leads: one row, changed by compare-and-set in the database's time, fenced by its term."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from psycopg import AsyncConnection
+from psycopg.rows import scalar_row
+
+Connection = AsyncConnection[Any]
+
+# Concurrent takers queue on the row; whoever comes second finds a holder and changes nothing.
+# One's own unexpired row is taken too: it is a win whose answer never arrived, under a new term.
+# A process that was certified dead never leads again, even when its statement arrives late.
+ELECT = """
+INSERT INTO jobqueue_leaderlease AS l (name, holder, term, acquired_at, expires_at)
+SELECT 'maintenance', %(worker)s::uuid, 1, clock_timestamp(),
+    clock_timestamp() + %(lease)s * interval '1 second'
+WHERE NOT EXISTS (
+    SELECT FROM jobqueue_worker WHERE id = %(worker)s AND died_at IS NOT NULL
+)
+ON CONFLICT (name) DO UPDATE SET
+    holder = EXCLUDED.holder,
+    term = l.term + 1,
+    acquired_at = clock_timestamp(),
+    expires_at = clock_timestamp() + %(lease)s * interval '1 second'
+WHERE l.holder IS NULL
+   OR l.expires_at <= clock_timestamp()
+   OR l.holder = EXCLUDED.holder
+   OR EXISTS (SELECT FROM jobqueue_worker w WHERE w.id = l.holder AND w.died_at IS NOT NULL)
+RETURNING term
+"""
+
+
+async def elect(connection: Connection, worker: UUID, lease: float) -> int | None:
+    """Take the role if nobody has it, for `lease` seconds; return the new term, or None."""
+    cursor = connection.cursor(row_factory=scalar_row)
+    await cursor.execute(ELECT, {"worker": worker, "lease": lease})
+    term: int | None = await cursor.fetchone()
+    return term
+
+
+RENEW = """
+UPDATE jobqueue_leaderlease SET
+    expires_at = clock_timestamp() + %(lease)s * interval '1 second'
+WHERE name = 'maintenance' AND holder = %(worker)s AND term = %(term)s
+  AND expires_at > clock_timestamp()
+  AND NOT EXISTS (SELECT FROM jobqueue_worker WHERE id = %(worker)s AND died_at IS NOT NULL)
+RETURNING term
+"""
+
+
+async def renew(connection: Connection, worker: UUID, term: int, lease: float) -> bool:
+    """Keep the role for `lease` more seconds. A lapsed term stays lapsed, even if still free."""
+    cursor = connection.cursor(row_factory=scalar_row)
+    await cursor.execute(RENEW, {"worker": worker, "term": term, "lease": lease})
+    return await cursor.fetchone() is not None
+
+
+# The term stays, so that it never repeats; a late resign finds its successor's and does nothing.
+RESIGN = """
+UPDATE jobqueue_leaderlease SET holder = NULL, acquired_at = NULL, expires_at = NULL
+WHERE name = 'maintenance' AND holder = %(worker)s AND term = %(term)s
+RETURNING term
+"""
+
+
+async def resign(connection: Connection, worker: UUID, term: int) -> bool:
+    """Give the role back; return whether it was still this holder's in this term."""
+    cursor = connection.cursor(row_factory=scalar_row)
+    await cursor.execute(RESIGN, {"worker": worker, "term": term})
+    return await cursor.fetchone() is not None

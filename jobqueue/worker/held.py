@@ -1,0 +1,152 @@
+"""The claims that this process holds, keyed by token: the one registry."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from jobqueue.context import Control
+from jobqueue.store.claims import Claim
+
+
+class Stop(StrEnum):
+    """Why a handler was told to stop."""
+
+    TIMEOUT = "timeout"
+    CANCEL = "cancel"
+    SHUTDOWN = "shutdown"
+    LEASE = "lease"  # lost, or it cannot be kept
+
+
+class Fate(StrEnum):
+    """In which count of the shutdown's accounting a claim ended. Each claim has exactly one."""
+
+    COMPLETED = "completed"
+    INTERRUPTED = "interrupted"
+    RETURNED = "returned"
+    UNRECORDED = "unrecorded"
+
+
+class Held:
+    """One claim, from the answer of its round until its fate is known and its handler has ended.
+
+    An entry belongs to a claim, not to a job: when a lapsed job is claimed here again, the old
+    entry and the new one live side by side and cannot touch each other.
+    """
+
+    __slots__ = (
+        "children",
+        "claim",
+        "control",
+        "ended",
+        "fate",
+        "interrupt",
+        "lane",
+        "lost",
+        "released",
+        "started",
+        "task",
+        "timer",
+        "told",
+        "told_at",
+        "trusted_from",
+        "warned_at",
+    )
+
+    def __init__(self, claim: Claim, trusted_from: float) -> None:
+        self.claim = claim
+        self.trusted_from = trusted_from  # when the last good claim or renewal was sent
+        self.control = Control()
+        self.started = False
+        self.ended = False  # the handler, and every call of its lane
+        self.lost = False  # the database says that the token is no longer ours
+        self.released = False  # handed over for writing although the handler has not ended
+        self.fate: Fate | None = None
+        self.told: Stop | None = None
+        self.told_at = 0.0
+        self.warned_at = 0.0
+        self.interrupt: Callable[[Stop], None] | None = None  # how this kind of handler is told
+        self.task: asyncio.Task[None] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.lane: Any = None
+        self.children: set[asyncio.Task[Any]] | None = None
+
+    @property
+    def token(self) -> UUID:
+        return self.claim.token
+
+    def stop(self, why: Stop, now: float, patience: float) -> None:
+        """Tell the handler to stop, once: a further call within `patience` seconds is not
+        delivered, so that it cannot cut a clean-up short. The first reason stays."""
+        if why is Stop.CANCEL:
+            self.control.cancelled = True
+        if self.ended or (self.told is not None and now - self.told_at < patience):
+            return
+        if self.told is None:
+            self.told = why
+        self.told_at = now
+        if self.interrupt is not None:
+            self.interrupt(why)
+
+
+class Registry:
+    """Every claim held here. A slot is free when the outcome's fate is known and the handler has
+    really ended; so the rows that are RUNNING here never exceed the concurrency."""
+
+    def __init__(self, concurrency: int) -> None:
+        self.concurrency = concurrency
+        self._held: dict[UUID, Held] = {}
+        self.freed = asyncio.Event()  # a slot became free; cleared by the claimer
+        self.counts = dict.fromkeys(Fate, 0)
+        self.claimed = 0
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __iter__(self) -> Iterator[Held]:
+        return iter(list(self._held.values()))
+
+    def get(self, token: UUID) -> Held | None:
+        return self._held.get(token)
+
+    @property
+    def free(self) -> int:
+        return self.concurrency - len(self._held)
+
+    def add(self, claim: Claim, trusted_from: float) -> Held:
+        """Called for every row of a round before anything is awaited: no pass that releases,
+        renews or cancels may overlook it."""
+        held = Held(claim, trusted_from)
+        self._held[claim.token] = held
+        self.claimed += 1
+        return held
+
+    def settle(self, held: Held, fate: Fate) -> None:
+        """The outcome is written, refused or given up. Said once; later calls change nothing."""
+        if held.fate is None:
+            held.fate = fate
+            self.counts[fate] += 1
+            self._drop_if_over(held)
+
+    def end(self, held: Held) -> None:
+        """The handler has really ended."""
+        held.ended = True
+        self._drop_if_over(held)
+
+    def _drop_if_over(self, held: Held) -> None:
+        if held.ended and held.fate is not None and self._held.pop(held.token, None):
+            self.freed.set()
+
+    def renewable(self) -> list[Held]:
+        """What a beat renews: all that is held but what the database has called lost."""
+        return [held for held in self._held.values() if held.fate is None and not held.lost]
+
+    def trusted_since(self) -> float | None:
+        """The oldest send time among the claims whose handler may still act."""
+        return min(
+            (held.trusted_from for held in list(self._held.values()) if not held.ended),
+            default=None,
+        )

@@ -1,0 +1,95 @@
+import asyncio
+from uuid import uuid4
+
+import pytest
+
+from jobqueue.store import leadership
+from tests.rows import add_worker, ago, one
+
+LAPSE = "UPDATE jobqueue_leaderlease SET expires_at = clock_timestamp() - interval '1 ms'"
+HOLDER = "SELECT holder FROM jobqueue_leaderlease WHERE name = 'maintenance'"
+EXPIRES = "SELECT expires_at FROM jobqueue_leaderlease WHERE name = 'maintenance'"
+
+
+@pytest.mark.spec("S166", "S167")
+async def test_the_first_worker_is_elected_where_no_row_exists(connection):
+    assert await leadership.elect(connection, uuid4(), 15) == 1
+
+
+@pytest.mark.spec("S167")
+async def test_a_valid_term_is_not_taken_and_its_row_not_changed(connection):
+    first = uuid4()
+    await leadership.elect(connection, first, 15)
+    before = await one(connection, EXPIRES)
+    assert await leadership.elect(connection, uuid4(), 15) is None
+    assert await one(connection, HOLDER) == first
+    assert await one(connection, EXPIRES) == before
+
+
+@pytest.mark.spec("S167", "S169")
+async def test_a_lapsed_term_is_taken_under_the_next_number(connection):
+    await leadership.elect(connection, uuid4(), 15)
+    await connection.execute(LAPSE)
+    assert await leadership.elect(connection, uuid4(), 15) == 2
+
+
+@pytest.mark.spec("S167")
+async def test_of_many_concurrent_takers_one_wins(connect):
+    connections = [await connect() for _ in range(8)]
+    for term in (1, 2, 3):
+        answers = await asyncio.gather(
+            *(leadership.elect(connection, uuid4(), 15) for connection in connections)
+        )
+        assert [answer for answer in answers if answer is not None] == [term]
+        await connections[0].execute(LAPSE)
+
+
+@pytest.mark.spec("S168")
+async def test_a_lapsed_term_is_not_renewed_even_if_nobody_took_it(connection):
+    worker = uuid4()
+    term = await leadership.elect(connection, worker, 15)
+    assert await leadership.renew(connection, worker, term, 15)
+    await connection.execute(LAPSE)
+    assert not await leadership.renew(connection, worker, term, 15)
+
+
+@pytest.mark.spec("S169")
+async def test_renew_and_resign_match_holder_and_term(connection):
+    worker = uuid4()
+    old = await leadership.elect(connection, worker, 15)
+    await connection.execute(LAPSE)
+    new = await leadership.elect(connection, worker, 15)
+    assert not await leadership.renew(connection, worker, old, 15)
+    assert not await leadership.resign(connection, worker, old)
+    assert not await leadership.resign(connection, uuid4(), new)
+    assert await one(connection, HOLDER) == worker
+
+
+@pytest.mark.spec("S169")
+async def test_resigning_empties_the_row_and_keeps_the_term(connection):
+    worker, successor = uuid4(), uuid4()
+    term = await leadership.elect(connection, worker, 15)
+    assert await leadership.resign(connection, worker, term)
+    assert await one(connection, HOLDER) is None
+    assert await leadership.elect(connection, successor, 15) == term + 1
+
+
+async def test_a_win_whose_answer_was_lost_is_taken_again_under_a_new_term(connection):
+    worker = uuid4()
+    assert await leadership.elect(connection, worker, 15) == 1
+    assert await leadership.elect(connection, worker, 15) == 2
+
+
+@pytest.mark.spec("S166")
+async def test_the_term_of_a_certified_dead_holder_is_free_at_once(connection):
+    dead = await add_worker(connection)
+    await leadership.elect(connection, dead, 15)
+    assert await leadership.elect(connection, uuid4(), 15) is None
+    await connection.execute("UPDATE jobqueue_worker SET died_at = clock_timestamp()")
+    assert not await leadership.renew(connection, dead, 1, 15)
+    assert await leadership.elect(connection, uuid4(), 15) == 2
+
+
+async def test_a_certified_dead_worker_is_never_elected(connection):
+    dead = await add_worker(connection, died_at=ago(1))
+    assert await leadership.elect(connection, dead, 15) is None

@@ -1,0 +1,292 @@
+"""Elections and terms, with several leaders in one event loop and leases of two seconds."""
+
+import asyncio
+import contextlib
+import time
+from uuid import uuid4
+
+import psycopg
+import pytest
+import pytest_asyncio
+
+from jobqueue.conf import Settings
+from jobqueue.store import leadership
+from jobqueue.store.connections import CallTimeout
+from jobqueue.worker.leader import Leader
+from tests.rows import add_job, add_running, add_worker, ago, ahead, job_row, one
+from tests.waiting import until
+
+SHORT = Settings(leader_lease_seconds=2.0, backoff_base_seconds=0.0)
+HOLDER = "SELECT holder FROM jobqueue_leaderlease"
+TERM = "SELECT term FROM jobqueue_leaderlease"
+
+
+@pytest_asyncio.fixture
+async def start(parameters):
+    """Start leaders as services; all are ended after the test."""
+    running = []
+
+    def start(settings=SHORT, worker=None, **changes):
+        leader = Leader(
+            parameters={**parameters, **changes}, worker=worker or uuid4(), settings=settings
+        )
+        leader.service = asyncio.ensure_future(leader.run())
+        running.append(leader)
+        return leader
+
+    yield start
+    for leader in running:
+        leader.service.cancel()
+        with contextlib.suppress(asyncio.CancelledError, Exception):
+            await leader.service
+
+
+@pytest.mark.spec("S166", "S167")
+async def test_the_first_of_several_workers_leads_alone(start, connection):
+    leaders = [start() for _ in range(3)]
+    first = await until(lambda: next((leader for leader in leaders if leader.is_leading), None))
+    assert await one(connection, HOLDER) == first.worker
+    for _ in range(3):  # several renewals long
+        before = await one(connection, "SELECT expires_at FROM jobqueue_leaderlease")
+        await until(lambda before=before: renewed_since(connection, before))
+        assert [leader for leader in leaders if leader.is_leading] == [first]
+    assert (first.term, await one(connection, TERM)) == (1, 1)
+
+
+async def renewed_since(connection, before):
+    return await one(connection, "SELECT expires_at > %s FROM jobqueue_leaderlease", before)
+
+
+@pytest.mark.spec("S174", "S175", "S176")
+async def test_a_leader_that_leaves_is_followed_at_once_and_never_leads_again(start, connection):
+    first = start()
+    await until(lambda: first.is_leading)
+    second = start()
+    second.occupied()
+    listener = await psycopg.AsyncConnection.connect(autocommit=True, **first._session.parameters)
+    async with listener:
+        await listener.execute("LISTEN jobqueue")
+        await first.resign()
+        assert not first.is_leading
+        assert await one(connection, HOLDER) is None
+        note = await anext(listener.notifies(timeout=5))
+        assert note.payload == '{"kind": "leader"}'
+    second.vacant()
+    await until(lambda: second.is_leading)
+    assert second.term == 2
+    first.vacant()
+    assert not first.is_leading
+
+
+@pytest.mark.spec("S174")
+async def test_a_win_that_was_in_flight_when_the_stop_came_is_handed_back(
+    start, connection, monkeypatch
+):
+    asked, go = asyncio.Event(), asyncio.Event()
+
+    async def slow_answer(connection, worker, lease):
+        term = await elect(connection, worker, lease)
+        asked.set()
+        await go.wait()
+        return term
+
+    elect = leadership.elect
+    monkeypatch.setattr(leadership, "elect", slow_answer)
+    leader = start()
+    await asked.wait()
+    stop = asyncio.ensure_future(leader.resign())
+    await asyncio.sleep(0)
+    go.set()
+    await stop
+    assert await one(connection, HOLDER) is None
+    assert await one(connection, TERM) == 1
+    assert leader._work.born == 0  # its services never started
+
+
+async def test_resigning_is_bounded_when_the_row_is_locked(start, connection, connect):
+    leader = start()
+    await until(lambda: leader.is_leading)
+    other = await connect()
+    async with other.transaction():
+        await other.execute("SELECT FROM jobqueue_leaderlease FOR UPDATE")
+        begin = time.monotonic()
+        await leader.resign()
+        assert time.monotonic() - begin < 10
+
+
+@pytest.mark.spec("S170", "S171")
+async def test_trust_ends_before_the_lease_when_renewals_get_no_answer(
+    start, connection, monkeypatch
+):
+    async def swallow(connection, worker, term, lease):
+        await connection.execute("SELECT pg_sleep(60)")
+
+    leader = start()
+    await until(lambda: leader.is_leading)
+    monkeypatch.setattr(leadership, "renew", swallow)
+    valid = "SELECT expires_at > clock_timestamp() FROM jobqueue_leaderlease"
+    await until(lambda: not leader.is_leading, every=0.001)
+    assert await one(connection, valid)
+
+
+@pytest.mark.spec("S171", "S170")
+async def test_the_flag_falls_with_the_clock_even_while_the_loop_was_blocked(start):
+    leader = start()
+    await until(lambda: leader.is_leading)
+    time.sleep(2.1)  # noqa: ASYNC251  (as a frozen process would)
+    assert not leader.is_leading
+    assert leader.term is None
+
+
+@pytest.mark.spec("S169", "S177")
+async def test_a_leader_deposed_behind_its_back_steps_down_and_does_no_harm(start, connection):
+    leader, usurper = start(), uuid4()
+    await until(lambda: leader.is_leading)
+    await connection.execute(
+        "UPDATE jobqueue_leaderlease SET holder = %s, term = term + 1, "
+        "expires_at = clock_timestamp() + interval '1 h'",
+        [usurper],
+    )
+    await until(lambda: not leader.is_leading)
+    await leader.resign()
+    assert await one(connection, HOLDER) == usurper
+
+
+@pytest.mark.spec("S166")
+async def test_a_follower_sends_nothing_while_beats_show_a_leader(start, monkeypatch):
+    leader = start()
+    await until(lambda: leader.is_leading)
+    follower = start()
+    await until(lambda: follower._session.born and follower._session.connection is None)
+    calls = []
+    monkeypatch.setattr(follower._session, "call", calls.append)
+    monkeypatch.setattr("jobqueue.worker.leader.LOOK_SECONDS", 0.02)
+    for _ in range(20):
+        follower.occupied()
+        await asyncio.sleep(0.01)
+    assert calls == []
+
+
+@pytest.mark.spec("S172")
+async def test_a_winner_that_cannot_work_hands_the_role_back(start, connection, monkeypatch):
+    leader = start()
+    tries = []
+
+    async def no_connection(seconds):
+        tries.append(seconds)
+        raise CallTimeout("no connection to be had")
+
+    monkeypatch.setattr(leader._work, "open", no_connection)
+    await until(lambda: leader._unable == 1)
+    assert tries
+    assert not leader.is_leading
+    assert await one(connection, HOLDER) is None
+    capable = start()
+    await until(lambda: capable.is_leading)
+
+
+@pytest.mark.spec("S182")
+async def test_a_scheduled_job_is_promoted_when_it_falls_due(start, connection):
+    job = await add_job(connection, state="SCHEDULED", run_at=ahead(0.5))
+    leader = start()
+    await until(lambda: leader.is_leading)
+    await until(lambda: is_in(connection, job, "READY"))
+    sooner = await add_job(connection, state="SCHEDULED", run_at=ahead(0.2))
+    leader.scheduled(await one(connection, "SELECT EXTRACT(EPOCH FROM now())::float8 + 0.2"))
+    await until(lambda: is_in(connection, sooner, "READY"), seconds=3)
+
+
+async def is_in(connection, job, state):
+    return (await job_row(connection, job))["state"] == state
+
+
+@pytest.mark.spec("S4")
+@pytest.mark.parametrize("offset", [-600, 600])
+async def test_a_leader_whose_own_clock_is_off_promotes_by_the_databases_clock(
+    start, connection, monkeypatch, offset
+):
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + offset)
+    leader = start()
+    await until(lambda: leader.is_leading)
+    job = await add_job(connection, state="SCHEDULED", run_at=ahead(0.3))
+    leader.scheduled(await one(connection, "SELECT EXTRACT(EPOCH FROM now())::float8 + 0.3"))
+    await until(lambda: is_in(connection, job, "READY"), seconds=3)
+    early = "SELECT min(run_at) > clock_timestamp() FROM jobqueue_job WHERE state = 'READY'"
+    assert not await one(connection, early)
+
+
+@pytest.mark.spec("S183")
+async def test_a_certified_death_is_swept_at_once(start, connection):
+    leader = start()
+    await until(lambda: leader.is_leading)
+    dead = await add_worker(connection, died_at=ago(0))
+    job, _ = await add_running(connection, worker=dead, lease=ahead(600))
+    leader.sweep_now()
+    await until(lambda: is_in(connection, job, "READY"), seconds=3)
+
+
+@pytest.mark.spec("S183", "S184", "S191")
+async def test_the_leader_reclaims_expires_and_prunes(start, connection):
+    lapsed, _ = await add_running(connection)
+    late = await add_job(connection, expires_at=ago(1))
+    await add_job(connection, state="SUCCEEDED", finished_at=ago(8 * 86400))
+    start()
+    await until(lambda: is_in(connection, lapsed, "READY"))
+    await until(lambda: is_in(connection, late, "DEAD"))
+    count = "SELECT count(*) FROM jobqueue_job WHERE state = 'SUCCEEDED'"
+    await until(lambda: is_zero(connection, count))
+
+
+async def is_zero(connection, statement):
+    return await one(connection, statement) == 0
+
+
+@pytest.mark.spec("S181")
+async def test_one_row_that_the_database_refuses_to_change_stops_no_other(start, connection):
+    jobs = [(await add_running(connection))[0] for _ in range(5)]
+    bad = jobs[0]
+    await connection.execute(
+        "ALTER TABLE jobqueue_job ADD CONSTRAINT bad CHECK "
+        f"(id <> {bad} OR state = 'RUNNING') NOT VALID"
+    )
+    try:
+        leader = start()
+        for job in jobs[1:]:
+            await until(lambda job=job: is_in(connection, job, "READY"))
+        assert leader.is_leading
+        assert await is_in(connection, bad, "RUNNING")
+    finally:
+        await connection.execute("ALTER TABLE jobqueue_job DROP CONSTRAINT bad")
+
+
+@pytest.mark.spec("S176", "S177")
+async def test_two_leaders_forced_at_once_do_no_harm(start, connection):
+    first = start()
+    await until(lambda: first.is_leading)
+    await connection.execute(
+        "UPDATE jobqueue_leaderlease SET holder = NULL, acquired_at = NULL, expires_at = NULL"
+    )
+    second = start()
+    await until(lambda: second.is_leading)
+    jobs = [(await add_running(connection))[0] for _ in range(50)]
+    first._wake("reclaim", 0.0)
+    second._wake("reclaim", 0.0)
+    for job in jobs:
+        await until(lambda job=job: is_in(connection, job, "READY"))
+    twice = "SELECT count(*) FROM jobqueue_job WHERE attempts <> 1"
+    assert await one(connection, twice) == 0
+    await until(lambda: not first.is_leading)
+
+
+async def test_a_leader_with_a_cut_connection_works_on(start, connection):
+    leader = start()
+    await until(lambda: leader.is_leading)
+    await connection.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND application_name LIKE 'jobqueue %'"
+    )
+    job, _ = await add_running(connection)
+    leader.sweep_now()
+    await until(lambda: is_in(connection, job, "READY"))
+    assert leader.term == 1

@@ -1,0 +1,254 @@
+"""Cron in the database: each tick makes one job, and a broken entry hurts itself only."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+import psycopg
+import pytest
+import pytest_asyncio
+from psycopg.rows import dict_row
+
+from jobqueue.conf import Settings
+from jobqueue.store import schedules
+from jobqueue.store.connections import CallTimeout, Session
+from jobqueue.worker.ticking import STRIKES, Ticking
+from tests.rows import ago, ahead, insert, one
+
+
+@pytest_asyncio.fixture
+async def leader(parameters):
+    """Make the cron part of a leader, on a session of its own."""
+    made = []
+
+    def leader(settings=None):
+        session = Session(parameters, "maintenance")
+        given = settings or Settings()
+        ticking = Ticking(session, worker=uuid4(), settings=given, wake=lambda *_: None)
+        made.append(ticking)
+        return ticking
+
+    yield leader
+    for ticking in made:
+        await ticking.session.close()
+
+
+async def add(connection, **columns):
+    given = {
+        "name": str(uuid4()),
+        "task": "tests.sample_tasks.send",
+        "cron": "* * * * *",
+        "next_run_at": ago(1),
+        **columns,
+    }
+    return await insert(connection, "jobqueue_schedule", "id", given)
+
+
+async def row(connection, schedule):
+    cursor = connection.cursor(row_factory=dict_row)
+    await cursor.execute("SELECT * FROM jobqueue_schedule WHERE id = %s", [schedule])
+    return await cursor.fetchone()
+
+
+async def jobs(connection):
+    cursor = connection.cursor(row_factory=dict_row)
+    await cursor.execute("SELECT * FROM jobqueue_job ORDER BY id")
+    return await cursor.fetchall()
+
+
+@pytest.mark.spec("S185", "S190")
+async def test_a_due_schedule_makes_a_job_as_an_enqueue_would(connection, connect, leader):
+    listener = await connect()
+    await listener.execute("LISTEN jobqueue")
+    schedule = await add(connection, args=[3], kwargs={"text": "x"}, queue="mail", priority=9)
+    planned = (await row(connection, schedule))["next_run_at"]
+    await leader().fire(20)
+    [job] = await jobs(connection)
+    assert (job["task"], job["args"], job["kwargs"]) == (
+        "tests.sample_tasks.send",
+        [3],
+        {"text": "x"},
+    )
+    assert (job["queue"], job["priority"], job["state"]) == ("mail", 9, "READY")
+    after = await row(connection, schedule)
+    assert after["next_run_at"] > planned
+    assert after["last_run_at"] is not None
+    tick = "SELECT job FROM jobqueue_scheduletick WHERE schedule_id = %s"
+    assert await one(connection, tick, schedule) == job["id"]
+    note = await anext(listener.notifies(timeout=5))
+    assert note.payload == '{"kind": "ready", "queue": "mail"}'
+
+
+@pytest.mark.spec("S185", "S177")
+async def test_leaders_forced_at_once_make_one_job_per_tick(connection, leader):
+    for _ in range(30):
+        await add(connection)
+    await asyncio.gather(*(leader().fire(50) for _ in range(4)))
+    assert len(await jobs(connection)) == 30
+    ticks = "SELECT count(*) FROM jobqueue_scheduletick"
+    assert await one(connection, ticks) == 30
+
+
+@pytest.mark.spec("S185")
+async def test_a_tick_that_has_happened_makes_no_second_job(connection, leader):
+    schedule = await add(connection, cron="0 0 1 1 *")
+    await leader().fire(20)
+    planned = "SELECT tick_at FROM jobqueue_scheduletick"
+    back = "UPDATE jobqueue_schedule SET next_run_at = (" + planned + ")"
+    await connection.execute(back)  # as if a leader's clock had jumped, or its commit been undone
+    await leader().fire(20)
+    assert len(await jobs(connection)) == 1
+    assert (await row(connection, schedule))["next_run_at"] > datetime.now(UTC)
+
+
+@pytest.mark.spec("S185")
+async def test_a_new_schedule_is_planned_and_not_run(connection, leader):
+    schedule = await add(connection, next_run_at=None)
+    await leader().fire(20)
+    assert await jobs(connection) == []
+    planned = (await row(connection, schedule))["next_run_at"]
+    assert timedelta() < planned - datetime.now(UTC) <= timedelta(minutes=1)
+
+
+async def test_a_disabled_schedule_does_nothing(connection, leader):
+    await add(connection, enabled=False)
+    await leader().fire(20)
+    assert await jobs(connection) == []
+
+
+@pytest.mark.spec("S187")
+@pytest.mark.parametrize(
+    ("catch_up", "late", "made"),
+    [
+        ("skip", "1 s", 1),
+        ("skip", "6 h", 1),  # the minute that has just begun is in time
+        ("once", "6 h", 1),
+        ("all", "1 h", 61),
+        ("all", "3 d", 1440),  # of the last day
+    ],
+)
+async def test_missed_minutes_are_made_up_by_the_documented_rule(
+    connection, leader, catch_up, late, made
+):
+    minute = "date_trunc('minute', clock_timestamp())"
+    schedule = await add(connection, catch_up=catch_up)
+    await connection.execute(
+        f"UPDATE jobqueue_schedule SET next_run_at = {minute} - interval '{late}'"
+    )
+    rounds, one_leader = 0, leader()
+    while (await row(connection, schedule))["next_run_at"] <= datetime.now(UTC):
+        before = len(await jobs(connection))
+        await one_leader.fire(20)
+        assert len(await jobs(connection)) - before <= 100
+        rounds += 1
+        assert rounds < 40
+    assert made <= len(await jobs(connection)) <= made + 2  # a minute may begin meanwhile
+    order = (
+        "SELECT array_agg(tick_at ORDER BY id) = array_agg(tick_at ORDER BY tick_at) "
+        "FROM jobqueue_scheduletick"
+    )
+    assert await one(connection, order)
+
+
+@pytest.mark.spec("S187")
+async def test_a_skipped_tick_is_not_made_up(connection, leader):
+    await add(connection, catch_up="skip", cron="0 0 1 1 *", next_run_at=ago(3600))
+    await leader().fire(20)
+    assert await jobs(connection) == []
+
+
+BROKEN = [
+    {"cron": "61 * * * *"},
+    {"timezone": "Europe/Nowhere"},
+    {"args": [1, 2, 3]},
+    {"queue": "no such queue"},
+    {"priority": 500},
+]
+
+
+@pytest.mark.spec("S186")
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda value: next(iter(value)))
+async def test_a_broken_schedule_is_disabled_after_three_strikes_and_stops_no_other(
+    connection, leader, broken
+):
+    bad = await add(connection, **broken)
+    good = await add(connection)
+    one_leader = leader()
+    for strike in range(1, STRIKES + 1):
+        assert (await row(connection, bad))["enabled"]
+        await one_leader.fire(20)
+        after = await row(connection, bad)
+        assert after["strikes"] == strike
+        assert after["last_error"]
+        await connection.execute("UPDATE jobqueue_schedule SET next_run_at = clock_timestamp()")
+    assert not after["enabled"]
+    assert after["disabled_reason"].startswith("automatic: ")
+    assert (await row(connection, good))["strikes"] == 0
+    assert len(await jobs(connection)) == STRIKES
+
+
+@pytest.mark.spec("S186")
+async def test_two_leaders_count_one_failure_once(connection, leader):
+    bad = await add(connection, args=[1, 2, 3])
+    await asyncio.gather(leader().fire(20), leader().fire(20))
+    assert (await row(connection, bad))["strikes"] == 1
+
+
+@pytest.mark.spec("S186")
+async def test_a_success_clears_the_strikes(connection, leader):
+    schedule = await add(connection, strikes=2, last_error="earlier")
+    await leader().fire(20)
+    after = await row(connection, schedule)
+    assert (after["strikes"], after["last_error"]) == (0, "")
+
+
+@pytest.mark.spec("S186")
+async def test_weather_is_no_strike_and_stops_no_neighbour(connection, leader, monkeypatch):
+    stormy, fine = await add(connection), await add(connection, next_run_at=ago(0))
+    real = schedules.tick
+
+    async def tick(connection, schedule, at, by):
+        if schedule == stormy:
+            raise psycopg.errors.DeadlockDetected("deadlock")
+        return await real(connection, schedule, at, by)
+
+    monkeypatch.setattr(schedules, "tick", tick)
+    with pytest.raises(psycopg.errors.DeadlockDetected):
+        await leader().fire(20)
+    after = await row(connection, stormy)
+    assert (after["strikes"], after["enabled"]) == (0, True)
+    assert len(await jobs(connection)) == 1
+    assert (await row(connection, fine))["last_run_at"] is not None
+
+
+async def test_an_unknown_task_waits_for_newer_code_and_is_disabled_at_last(connection, leader):
+    schedule = await add(
+        connection, task="tests.sample_tasks.of_the_next_release", cron="0 0 1 1 *"
+    )
+    await leader().fire(20)
+    after = await row(connection, schedule)
+    assert (after["enabled"], after["strikes"]) == (True, 0)
+    assert "UnknownTask" in after["last_error"]
+    await connection.execute("UPDATE jobqueue_schedule SET next_run_at = now() - interval '2 d'")
+    await leader().fire(20)
+    assert not (await row(connection, schedule))["enabled"]
+
+
+async def test_the_look_says_when_the_next_tick_is_due(connection, leader):
+    woken = []
+    one_leader = leader()
+    one_leader.wake = lambda name, moment: woken.append((name, moment))
+    await one_leader.look(20)
+    assert woken == []
+    await add(connection, next_run_at=ahead(30))
+    await one_leader.look(20)
+    [(name, moment)] = woken
+    assert name == "tick"
+    assert 20 < moment - asyncio.get_running_loop().time() <= 30.5
+
+
+async def test_without_a_database_the_step_fails_as_weather(leader):
+    one_leader = leader()
+    one_leader.session.parameters["port"] = "1"
+    with pytest.raises((CallTimeout, psycopg.OperationalError)):
+        await one_leader.look(20)
