@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,9 +12,11 @@ from uuid import uuid4
 from django.contrib import messages
 from django.contrib.admin.models import CHANGE, DELETION, LogEntry
 from django.contrib.admin.options import get_content_type_for_model
+from django.contrib.auth.base_user import AbstractBaseUser
 from django.contrib.auth.models import User
 from django.core.exceptions import PermissionDenied
 from django.db import connections, transaction
+from django.db.models import QuerySet
 from django.http import HttpRequest, QueryDict
 from django.utils.http import url_has_allowed_host_and_scheme
 
@@ -68,7 +71,7 @@ def choose(verb: JobVerb, form: QueryDict) -> Choice:
         ids=tuple(job.pk for job in page.jobs),
         filters=filters,
         complete=complete,
-        estimate=len(page.jobs) if complete else max(_estimate(filters), len(page.jobs)),
+        estimate=len(page.jobs) if complete else max(estimate(filters.queryset()), len(page.jobs)),
         sample=tuple(page.jobs[:SAMPLE]),
     )
 
@@ -77,11 +80,9 @@ def _is_id(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= BIGINT_MAX
 
 
-def _estimate(filters: Filters) -> int:
+def estimate(jobs: QuerySet[Job]) -> int:
     """What the planner thinks; nobody counts."""
-    import json
-
-    plan = json.loads(filters.queryset().order_by().explain(format="json"))
+    plan = json.loads(jobs.order_by().explain(format="json"))
     return int(plan[0]["Plan"]["Plan Rows"])
 
 
@@ -105,7 +106,7 @@ def act(
     return result
 
 
-def log(user: User, ids: Iterable[int], verb: JobVerb, reason: str) -> None:
+def log(user: AbstractBaseUser, ids: Iterable[int], verb: JobVerb, reason: str) -> None:
     """One entry of Django's admin log for each job that changed."""
     content_type = get_content_type_for_model(Job)
     LogEntry.objects.bulk_create(

@@ -13,6 +13,7 @@ from jobqueue.admin.verbs import JobVerb
 from jobqueue.conf import settings
 from jobqueue.models import Attempt, Job, JobEvent, Worker
 from jobqueue.states import FINAL, State
+from jobqueue.why import Cause
 
 ATTEMPTS_SHOWN = 50
 EVENTS_SHOWN = 100
@@ -43,6 +44,7 @@ class Story:
     timeline: list[Moment]
     hidden_attempts: int
     verbs: list[JobVerb] = field(default_factory=list)
+    causes: list[Cause] = field(default_factory=list)
 
     @property
     def is_final(self) -> bool:

@@ -8,7 +8,7 @@ from django.shortcuts import redirect
 from django.urls import URLPattern, reverse
 from django.utils.translation import gettext as _
 
-from jobqueue import stats
+from jobqueue import stats, why
 from jobqueue.admin import acting, joblist, jobpage
 from jobqueue.admin.desk import DeskAdmin, is_fragment, may
 from jobqueue.admin.filters import AGES, TABS, Filters
@@ -89,6 +89,7 @@ class JobAdmin(DeskAdmin):
             raise Http404(
                 _("There is no job %(id)s: it was never there, or was pruned.") % {"id": pk}
             )
+        story.causes = why.explain(story.job, story.now)
         story.verbs = [
             verb
             for verb in VERBS.values()
@@ -133,7 +134,20 @@ class JobAdmin(DeskAdmin):
         data: dict[str, object],
         home: str,
     ) -> HttpResponse:
-        acting.act(request, verb, choice.ids, data, acting.as_of(request.POST))
+        moment = acting.as_of(request.POST) or acting.clock()
+        if not choice.complete and choice.filters is not None:
+            from jobqueue.admin import bulk
+
+            pk = bulk.submit(
+                verb=verb.name,
+                filters=choice.filters,
+                as_of=moment,
+                by=request.user.get_username(),
+                data=data,
+                nonce=request.POST.get("nonce", "")[:64],
+            )
+            return redirect("admin:jobqueue_job_change", pk)
+        acting.act(request, verb, choice.ids, data, moment)
         if is_fragment(request) and len(choice.ids) == 1:
             story = self._story(request, choice.ids[0])
             told = {**story.context(), "act_messages": list(messages.get_messages(request))}
