@@ -11,12 +11,15 @@ from enum import Enum
 from functools import cache
 from typing import Any
 
-from django.tasks import Task
+from asgiref.sync import async_to_sync
+from django.db import transaction
+from django.tasks import Task, TaskContext
 from django.tasks.exceptions import InvalidTask
 from django.utils.inspect import is_module_level_function
 from django.utils.module_loading import import_string
 
-from jobqueue.conf import QUEUE_NAME, QUEUE_NAME_RULE
+from jobqueue.conf import QUEUE_NAME, QUEUE_NAME_RULE, settings
+from jobqueue.context import JobContext
 from jobqueue.exceptions import MAX_DELAY_SECONDS
 
 
@@ -94,6 +97,24 @@ class JobTask(Task):
         }
         changes = {name: value for name, value in given.items() if value is not None}
         return replace(self, **changes, **options)
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the function here and now, as Django's ImmediateBackend does: with the context and,
+        for `atomic`, the transaction that it would have in a worker."""
+        args = _with_job_context(args)
+        if self.atomic is True:
+            with transaction.atomic(using=settings().database):
+                return self.func(*args, **kwargs)
+        if inspect.iscoroutinefunction(self.func):
+            return async_to_sync(self.func)(*args, **kwargs)
+        return self.func(*args, **kwargs)
+
+
+def _with_job_context(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Django's own backends pass its plain context; handlers expect ours."""
+    if args and type(args[0]) is TaskContext:
+        return (JobContext(task_result=args[0].task_result, number=args[0].attempt), *args[1:])
+    return args
 
 
 OPTION_NAMES = frozenset(
