@@ -252,7 +252,10 @@ def _sum_faults(settings: Settings) -> list[Fault]:
         faults.append(Fault("E007", "JOBQUEUE['BACKOFF_MAX_SECONDS']", message, hint))
     if s.exit_seconds > 30:
         message = f"with CANCEL_SECONDS the worker may need {s.exit_seconds:g} s to leave."
-        hint = "Give your platform a longer grace period than that (Kubernetes and Docker cut off at 30 s and 10 s)."
+        hint = (
+            "Give your platform a longer grace period than that: "
+            "Kubernetes kills after 30 s, Docker after 10 s."
+        )
         faults.append(Fault("W001", "JOBQUEUE['DRAIN_SECONDS']", message, hint))
     if s.timeout_seconds is None:
         message = "is None: an attempt that hangs keeps its slot for ever."

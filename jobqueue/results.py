@@ -27,7 +27,7 @@ STATUS = {
 BIGINT_MAX = 2**63 - 1
 
 
-def load(result_id: str) -> TaskResult:
+def load(result_id: str) -> TaskResult[..., Any]:
     """Return the result with this id. Raises TaskResultDoesNotExist."""
     text = str(result_id)
     job = None
@@ -39,7 +39,7 @@ def load(result_id: str) -> TaskResult:
     return of_job(job, attempts)
 
 
-def of_job(job: Job, attempts: Iterable[Attempt]) -> TaskResult:
+def of_job(job: Job, attempts: Iterable[Attempt]) -> TaskResult[..., Any]:
     """Return the TaskResult of a job and its attempts, oldest first."""
     try:
         task = _as_enqueued(resolve(job.task), job)
@@ -51,7 +51,7 @@ def of_job(job: Job, attempts: Iterable[Attempt]) -> TaskResult:
     if job.state == State.RUNNING:
         workers.append(str(job.worker))
         latest = job.claimed_at
-    result = TaskResult(
+    result: TaskResult[..., Any] = TaskResult(
         task=task,
         id=str(job.pk),
         status=STATUS[State(job.state)],
@@ -74,7 +74,7 @@ def of_job(job: Job, attempts: Iterable[Attempt]) -> TaskResult:
     return result
 
 
-def _as_enqueued(task: Task, job: Job) -> Task:
+def _as_enqueued(task: Task[..., Any], job: Job) -> Task[..., Any]:
     changes: dict[str, Any] = {"priority": job.priority, "queue_name": job.queue}
     if job.backend != task.backend:
         changes["backend"] = job.backend

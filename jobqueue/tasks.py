@@ -45,7 +45,7 @@ NOT_BUILT = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobTask(Task):
+class JobTask(Task):  # type: ignore[type-arg]  # generic in the stubs only
     """A task of this queue. Each option left UNSET takes the setting's value.
 
     max_attempts: counted failures until the job is dead.
@@ -72,7 +72,7 @@ class JobTask(Task):
     rate: Any = UNSET
     tenant: Any = UNSET
 
-    def using(  # type: ignore[override]
+    def using(
         self,
         *,
         priority: int | None = None,
@@ -86,7 +86,7 @@ class JobTask(Task):
         if unknown:
             known = ", ".join(sorted(OPTION_NAMES))
             raise TypeError(f"using() has no option {sorted(unknown)[0]!r}; it knows {known}.")
-        given = {
+        given: dict[str, Any] = {
             "priority": priority,
             "queue_name": queue_name,
             "run_after": run_after,
@@ -103,7 +103,7 @@ OPTION_NAMES = frozenset(
 )
 
 
-def options_of(task: Task) -> dict[str, Any]:
+def options_of(task: Task[..., Any]) -> dict[str, Any]:
     """Return the options that this task sets; none for a task of another backend."""
     if not isinstance(task, JobTask):
         return {}
@@ -111,7 +111,7 @@ def options_of(task: Task) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not UNSET}
 
 
-def validate(task: Task) -> None:
+def validate(task: Task[..., Any]) -> None:
     """Check what Django's own validation leaves open. Raises InvalidTask with what to write."""
     _validate_function(task.func)
     if isinstance(task.priority, bool) or not isinstance(task.priority, int):
@@ -204,15 +204,15 @@ class UnknownTask(LookupError):
     """This code has no task of that name."""
 
 
-_known: dict[str, Task] = {}
+_known: dict[str, Task[..., Any]] = {}
 
 
-def known(path: str) -> Task | None:
+def known(path: str) -> Task[..., Any] | None:
     """Return the task if it was found before; never imports."""
     return _known.get(path)
 
 
-def resolve(path: str) -> Task:
+def resolve(path: str) -> Task[..., Any]:
     """Return the task with this dotted path, importing its module.
 
     Raises UnknownTask: nothing that is not a task is ever called.
@@ -251,7 +251,9 @@ def signature_text(func: Callable[..., Any]) -> str:
     return str(inspect.Signature(parameters))[:500]
 
 
-def check_arguments(task: Task, args: list[Any] | tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def check_arguments(
+    task: Task[..., Any], args: list[Any] | tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
     """Raise TypeError when the task cannot be called with these arguments."""
     lead: tuple[Any, ...] = (None,) if task.takes_context else ()
     signature_of(task.func).bind(*lead, *args, **kwargs)
