@@ -6,24 +6,15 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from django.tasks import Task, TaskResult, TaskResultStatus
+from django.tasks import Task, TaskResult
 from django.tasks.base import TaskError
 from django.tasks.exceptions import InvalidTask, InvalidTaskBackend, TaskResultDoesNotExist
 
 from jobqueue.conf import settings
 from jobqueue.models import Attempt, Job
 from jobqueue.states import State
-from jobqueue.tasks import UnknownTask, resolve
+from jobqueue.tasks import STATUS, UnknownTask, resolve
 
-STATUS = {
-    State.SCHEDULED: TaskResultStatus.READY,
-    State.READY: TaskResultStatus.READY,
-    State.BLOCKED: TaskResultStatus.READY,
-    State.RUNNING: TaskResultStatus.RUNNING,
-    State.SUCCEEDED: TaskResultStatus.SUCCESSFUL,
-    State.DEAD: TaskResultStatus.FAILED,
-    State.CANCELLED: TaskResultStatus.FAILED,
-}
 BIGINT_MAX = 2**63 - 1
 
 

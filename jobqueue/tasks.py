@@ -11,13 +11,15 @@ from enum import Enum
 from functools import cache
 from typing import Any
 
-from django.tasks import Task
+from django.tasks import Task, TaskResultStatus
 from django.tasks.exceptions import InvalidTask
 from django.utils.inspect import is_module_level_function
 from django.utils.module_loading import import_string
 
+from jobqueue.backoff import Backoff
 from jobqueue.conf import QUEUE_NAME, QUEUE_NAME_RULE
 from jobqueue.exceptions import MAX_DELAY_SECONDS
+from jobqueue.states import State
 
 
 class Unset(Enum):
@@ -30,7 +32,17 @@ class Unset(Enum):
 
 
 UNSET = Unset.UNSET
-Backoff = float | Callable[[int], float]
+
+# What Django's tasks call our states.
+STATUS = {
+    State.SCHEDULED: TaskResultStatus.READY,
+    State.READY: TaskResultStatus.READY,
+    State.BLOCKED: TaskResultStatus.READY,
+    State.RUNNING: TaskResultStatus.RUNNING,
+    State.SUCCEEDED: TaskResultStatus.SUCCESSFUL,
+    State.DEAD: TaskResultStatus.FAILED,
+    State.CANCELLED: TaskResultStatus.FAILED,
+}
 
 # Named by the contract, built later: refused at decoration rather than silently ignored.
 NOT_BUILT = (

@@ -8,16 +8,17 @@ from typing import Any
 
 import structlog
 from django.dispatch import Signal
-from django.tasks import Task, TaskResult, TaskResultStatus
+from django.tasks import Task, TaskResult, TaskResultStatus, task_backends
+from django.tasks.backends.base import BaseTaskBackend
 from django.tasks.base import TaskError
+from django.tasks.exceptions import InvalidTaskBackend
 from django.tasks.signals import task_finished, task_started
 from django.utils import timezone
 
-from jobqueue.backend import JobQueueBackend
-from jobqueue.results import STATUS
 from jobqueue.states import FINAL, State
 from jobqueue.store.claims import Claim
 from jobqueue.store.endings import Ending
+from jobqueue.tasks import STATUS
 from jobqueue.worker.lanes import Lane, tidy_connections
 
 # The project's receivers lag behind the jobs: claim no more until they have caught up.
@@ -104,9 +105,16 @@ def _send_in_lane(lane: Lane, signal: Signal, result: TaskResult[..., Any]) -> N
     tidy_connections()
 
 
+def _sender(alias: str) -> type[BaseTaskBackend]:
+    try:
+        return type(task_backends[alias])
+    except InvalidTaskBackend:  # it has left the settings since the enqueue
+        return BaseTaskBackend
+
+
 def _send(signal: Signal, result: TaskResult[..., Any]) -> None:
     try:
-        answers = signal.send_robust(JobQueueBackend, task_result=result)
+        answers = signal.send_robust(_sender(result.backend), task_result=result)
     except BaseException as error:  # send_robust lets a SystemExit through
         answers = [(signal, error)]  # type: ignore[list-item]
     for receiver, answer in answers:
