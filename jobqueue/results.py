@@ -22,7 +22,7 @@ def load(result_id: str) -> TaskResult[..., Any]:
     """Return the result with this id. Raises TaskResultDoesNotExist."""
     text = str(result_id)
     job = None
-    if text.isascii() and text.isdigit() and int(text) <= BIGINT_MAX:
+    if text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= BIGINT_MAX:
         job = Job.objects.using(settings().database).filter(pk=int(text)).first()
     if job is None:
         raise TaskResultDoesNotExist(f"There is no job {text!r}: never enqueued, or pruned.")

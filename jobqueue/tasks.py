@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from functools import cache
 from typing import Any
 
-from django.tasks import Task, TaskResultStatus
+from django.tasks import Task, TaskContext, TaskResultStatus
 from django.tasks.exceptions import InvalidTask
 from django.utils.inspect import is_module_level_function
 from django.utils.module_loading import import_string
 
 from jobqueue.backoff import Backoff
 from jobqueue.conf import QUEUE_NAME, QUEUE_NAME_RULE
+from jobqueue.context import JobContext
 from jobqueue.exceptions import MAX_DELAY_SECONDS
 from jobqueue.states import State
 
@@ -107,6 +107,20 @@ class JobTask(Task):  # type: ignore[type-arg]  # generic in the stubs only
         changes = {name: value for name, value in given.items() if value is not None}
         return replace(self, **changes, **options)
 
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the function here and now, without the queue."""
+        return Task.call(self, *self._with_our_context(args), **kwargs)
+
+    async def acall(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the function here and now, without the queue."""
+        return await Task.acall(self, *self._with_our_context(args), **kwargs)
+
+    def _with_our_context(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Django's ImmediateBackend knows only its own context, which has no `progress`."""
+        if self.takes_context and args and type(args[0]) is TaskContext:
+            return JobContext(task_result=args[0].task_result), *args[1:]
+        return args
+
 
 OPTION_NAMES = frozenset(
     field.name
@@ -169,6 +183,10 @@ def _validate_run_after(moment: Any) -> None:
         raise InvalidTask(f"run_after {moment} is too far: write a moment before the year 9999.")
 
 
+# Sums with an earlier moment could overflow in its own zone.
+_YEAR_TWO = datetime(2, 1, 1, tzinfo=UTC)
+
+
 def _validate_options(task: JobTask) -> None:
     for name in NOT_BUILT:
         if getattr(task, name) is not UNSET:
@@ -179,6 +197,8 @@ def _validate_options(task: JobTask) -> None:
     for name, (good, wish) in _OPTION_RULES.items():
         if name in options and not good(options[name]):
             raise InvalidTask(f"{name} must be {wish}, not {options[name]!r}.")
+    if task.run_after is not None and (expires := options.get("expires")):
+        _validate_run_after(max(task.run_after, _YEAR_TWO) + timedelta(seconds=expires))
     if options.get("atomic") and inspect.iscoroutinefunction(task.func):
         raise InvalidTask(
             "atomic needs a plain function: Django's transactions do not span awaits."
@@ -238,8 +258,7 @@ def resolve(path: str) -> Task[..., Any]:
         found = import_string(path)
     except ImportError as error:
         raise UnknownTask(f"{path}: {error}") from error
-    except Exception as error:
-        sys.modules.pop(module, None)  # half imported; the next look must not mistake it for whole
+    except (Exception, SystemExit) as error:
         raise UnknownTask(f"importing {module} failed: {error!r}") from error
     if not isinstance(found, Task):
         raise UnknownTask(f"{path} is not a task: decorate it with @task")
