@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import structlog
@@ -27,16 +27,18 @@ class JobQueueBackend(BaseTaskBackend):
     supports_get_result = True
     supports_priority = True
 
-    def validate_task(self, task: Task) -> None:
+    def validate_task(self, task: Task[..., Any]) -> None:
         """Raise InvalidTask, naming the argument and what to write instead."""
         validate(task)
         super().validate_task(task)
 
-    def enqueue(self, task: Task, args: Sequence[Any], kwargs: dict[str, Any]) -> TaskResult:
+    def enqueue[**P, R](
+        self, task: Task[P, R], args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> TaskResult[P, R]:
         """Insert a job. Raises ArgumentsError, TypeError or InvalidTask before anything is sent."""
         self.validate_task(task)
         stored = enqueue(task, args, kwargs)
-        result = TaskResult(
+        result: TaskResult[P, R] = TaskResult(
             task=task,
             id=str(stored.id),
             status=TaskResultStatus.READY,
@@ -60,11 +62,11 @@ class JobQueueBackend(BaseTaskBackend):
                 )
         return result
 
-    def get_result(self, result_id: str) -> TaskResult:
+    def get_result(self, result_id: str) -> TaskResult[..., Any]:
         """Return the state of a job. Raises TaskResultDoesNotExist."""
         return results.load(result_id)
 
-    def check(self, **kwargs: Any) -> Iterable[CheckMessage]:
+    def check(self, **kwargs: Any) -> list[CheckMessage]:
         """Django's own call: the checks of this app."""
         from jobqueue.checks import check_backend
 
