@@ -20,6 +20,7 @@ def register_all() -> None:
     """Register every check of this app; called once by its AppConfig."""
     register(check_settings)
     register(check_command)
+    register(check_pages)
 
 
 def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
@@ -43,6 +44,15 @@ def check_command(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> l
     hint = f"Use `manage.py jobqueue worker`, or put 'jobqueue' before {owner!r} in INSTALLED_APPS."
     message = f"`manage.py {COMMAND}` is the command of {owner!r}, not of jobqueue."
     return [Warning(message, hint=hint, id="jobqueue.W010")]
+
+
+def check_pages(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
+    """The admin's pages work without htmx, but stand still."""
+    if not apps.is_installed("django.contrib.admin") or apps.is_installed("django_htmx"):
+        return []
+    hint = 'Add "django_htmx" to INSTALLED_APPS.'
+    message = "Without django_htmx the pages of the job queue do not refresh themselves."
+    return [Warning(message, hint=hint, id="jobqueue.W013")]
 
 
 def check_backend(backend: JobQueueBackend) -> list[CheckMessage]:

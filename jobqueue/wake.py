@@ -26,8 +26,8 @@ class Wake:
         self.news: dict[tuple[str, str], dict[str, Any]] = {}
 
     def add(self, kind: str, facts: dict[str, Any]) -> None:
-        """One message for each kind and queue; of several moments the earliest."""
-        key = (kind, facts.get("queue", ""))
+        """One message for each kind and addressee; of several moments the earliest."""
+        key = (kind, facts.get("queue") or facts.get("worker", ""))
         if "at" in facts and key in self.news:
             facts["at"] = min(facts["at"], self.news[key]["at"])
         self.news[key] = {"kind": kind, **facts}

@@ -4,7 +4,9 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue.models.job import Job
-from jobqueue.states import Outcome
+from jobqueue.states import COUNTED, Outcome
+
+COUNTED_OUTCOMES = sorted(outcome.value for outcome in COUNTED)
 
 OUTCOME_LABELS = {
     Outcome.SUCCEEDED: _("Succeeded"),
@@ -54,6 +56,13 @@ class Attempt(models.Model):
                 name="jobqueue_attempt_outcome",
                 condition=models.Q(outcome__in=[o.value for o in Outcome]),
             ),
+        ]
+        indexes = [
+            models.Index(
+                fields=["finished_at"],
+                name="jobqueue_attempt_failed",
+                condition=models.Q(outcome__in=COUNTED_OUTCOMES),
+            )
         ]
 
     def __str__(self) -> str:

@@ -159,6 +159,14 @@ class Job(models.Model):
                 condition=Q(state__in=FINAL_STATES),
             ),
             models.Index(
+                fields=["task", "state", "id"],
+                name="jobqueue_job_task",
+                condition=Q(state__in=FINAL_STATES),
+            ),
+            models.Index(
+                fields=["id"], name="jobqueue_job_blocked", condition=Q(state=State.BLOCKED)
+            ),
+            models.Index(
                 fields=["run_at"],
                 name="jobqueue_job_retrying",
                 condition=Q(state=State.SCHEDULED, failures__gt=0),

@@ -1,0 +1,16 @@
+"""The operator's desk, inside Django's admin. Pages show; verbs act."""
+
+from jobqueue.admin.dashboard import DashboardAdmin
+from jobqueue.admin.jobs import JobAdmin
+from jobqueue.admin.queues import QueueAdmin
+from jobqueue.admin.schedules import ScheduleAdmin
+from jobqueue.admin.workers import LeaderLeaseAdmin, WorkerAdmin
+
+__all__ = [
+    "DashboardAdmin",
+    "JobAdmin",
+    "LeaderLeaseAdmin",
+    "QueueAdmin",
+    "ScheduleAdmin",
+    "WorkerAdmin",
+]

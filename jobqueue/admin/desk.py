@@ -1,0 +1,100 @@
+"""What every page of the desk has in common: closed by default, read-only, framed by the admin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import tzinfo
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+from zoneinfo import ZoneInfo
+
+from django.apps import apps
+from django.contrib import admin
+from django.contrib.auth.models import AbstractBaseUser, AnonymousUser, User
+from django.core.exceptions import PermissionDenied
+from django.db.models import Model
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.urls import URLPattern, path
+from django.utils import timezone
+from django.views.decorators.clickjacking import xframe_options_deny
+
+View = Callable[..., HttpResponse]
+
+if TYPE_CHECKING:
+    _Base = admin.ModelAdmin[Model]
+else:
+    _Base = admin.ModelAdmin
+
+
+class DeskAdmin(_Base):
+    """A model's place in the admin whose pages are our own.
+
+    The stock forms for adding, changing and deleting are not routed at all: rows of the queue
+    change by verbs only.
+    """
+
+    permission = ""  # what one must have to see the pages, "app.codename"
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return may(request.user, self.permission)
+
+    def page(self, view: View) -> View:
+        """Wrap a view: staff only, CSRF, never cached, never framed, and allowed to look."""
+
+        def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+            if not self.has_view_permission(request):
+                raise PermissionDenied
+            with timezone.override(viewer_zone(request)):
+                return view(request, *args, **kwargs)
+
+        return xframe_options_deny(self.admin_site.admin_view(guarded))
+
+    def route(self, where: str, view: View, name: str) -> URLPattern:
+        """Return one URL of this admin, named `jobqueue_<model>_<name>`."""
+        options = self.opts
+        return path(where, self.page(view), name=f"{options.app_label}_{options.model_name}_{name}")
+
+    def render(
+        self, request: HttpRequest, template: str, context: dict[str, Any], status: int = 200
+    ) -> HttpResponse:
+        """Render a page inside the admin's frame; `title` belongs into the context."""
+        request.current_app = self.admin_site.name
+        full = {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "htmx": apps.is_installed("django_htmx"),
+            **context,
+        }
+        # At once, not by a TemplateResponse: the viewer's zone holds during the view only.
+        return render(request, f"jobqueue/admin/{template}", full, status=status)
+
+
+def may(user: AbstractBaseUser | AnonymousUser | User, permission: str) -> bool:
+    """Whether this user has the permission, written "app.codename"."""
+    return bool(getattr(user, "is_active", False)) and user.has_perm(permission)  # type: ignore[union-attr]
+
+
+ZONE_COOKIE = "jobqueue_zone"
+
+
+def viewer_zone(request: HttpRequest) -> tzinfo:
+    """The browser's zone, which the desk's script tells; else the one that is active."""
+    try:
+        return ZoneInfo(unquote(request.COOKIES[ZONE_COOKIE]))
+    except (KeyError, ValueError, OSError):
+        return timezone.get_current_timezone()
+
+
+def is_fragment(request: HttpRequest) -> bool:
+    """Whether htmx asks for a part of a page."""
+    return request.headers.get("HX-Request") == "true"

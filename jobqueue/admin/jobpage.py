@@ -1,0 +1,154 @@
+"""One job's story, as its page tells it: finished values for a template that only shows."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from jobqueue import redact, stats
+from jobqueue.admin.acting import clock
+from jobqueue.admin.verbs import JobVerb
+from jobqueue.conf import settings
+from jobqueue.models import Attempt, Job, JobEvent, Worker
+from jobqueue.states import FINAL, State
+from jobqueue.why import Cause
+
+ATTEMPTS_SHOWN = 50
+EVENTS_SHOWN = 100
+TEXT_SHOWN = 20_000  # of a message or traceback
+# Larger values are not even read from the database.
+VALUE_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A value as text, perhaps cut, perhaps too large to show at all."""
+
+    text: str
+    cut: bool = False
+    bytes: int = 0
+
+
+@dataclass(slots=True)
+class Story:
+    """All that a job's page shows."""
+
+    job: Job
+    now: datetime
+    args: Shown
+    kwargs: Shown
+    result: Shown | None
+    worker: Worker | None
+    timeline: list[Moment]
+    hidden_attempts: int
+    verbs: list[JobVerb] = field(default_factory=list)
+    causes: list[Cause] = field(default_factory=list)
+
+    @property
+    def is_final(self) -> bool:
+        return self.job.state in FINAL
+
+    @property
+    def cancelling(self) -> bool:
+        return self.job.state == State.RUNNING and self.job.cancel_requested_at is not None
+
+    @property
+    def percent(self) -> float | None:
+        """How far it is; None where that is not known."""
+        return percent(self.job.progress)
+
+    @property
+    def lease_seconds(self) -> float | None:
+        """How long the lease still lives."""
+        expires = self.job.lease_expires_at
+        return None if expires is None else (expires - self.now).total_seconds()
+
+    def context(self) -> dict[str, Any]:
+        return {"story": self, "job": self.job, "now": self.now}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """One thing that happened: an attempt, or an act."""
+
+    at: datetime
+    attempt: Attempt | None = None
+    event: JobEvent | None = None
+    duration: timedelta | None = None
+
+
+def percent(progress: Any) -> float | None:
+    """0 to 100, from whatever a handler reported."""
+    if not isinstance(progress, dict):
+        return None
+    done, total = progress.get("done"), progress.get("total")
+    good = all(isinstance(n, int | float) and not isinstance(n, bool) for n in (done, total))
+    return round(min(max(100 * done / total, 0), 100), 1) if good and total else None  # type: ignore[operator]
+
+
+VALUES = """
+SELECT pg_column_size(args), pg_column_size(kwargs), COALESCE(pg_column_size(result), 0),
+    CASE WHEN pg_column_size(args) <= %(most)s THEN args END,
+    CASE WHEN pg_column_size(kwargs) <= %(most)s THEN kwargs END,
+    CASE WHEN pg_column_size(result) <= %(most)s THEN result END,
+    result IS NOT NULL, clock_timestamp()
+FROM jobqueue_job WHERE id = %(id)s
+"""
+
+
+def load(pk: int) -> Story | None:
+    """Read one job with its attempts and events; None when it is not there."""
+    if pk >= 2**63:
+        return None
+    alias = settings().database
+    job = Job.objects.using(alias).defer(*stats.HEAVY).filter(pk=pk).first()
+    if job is None:
+        return None
+    args, kwargs, result, now = _values(job)
+    attempts = list(
+        Attempt.objects.using(alias).filter(job=pk).order_by("-number")[:ATTEMPTS_SHOWN]
+    )
+    events = list(JobEvent.objects.using(alias).filter(job=pk).order_by("-at")[:EVENTS_SHOWN])
+    timeline = [
+        Moment(at=a.started_at, attempt=a, duration=a.finished_at - a.started_at) for a in attempts
+    ] + [Moment(at=e.at, event=e) for e in events]
+    for attempt in attempts:
+        attempt.error_message = attempt.error_message[:TEXT_SHOWN]
+        attempt.traceback = attempt.traceback[-TEXT_SHOWN:]
+    worker = Worker.objects.using(alias).filter(pk=job.worker).first() if job.worker else None
+    return Story(
+        job=job,
+        now=now or clock(),
+        args=args,
+        kwargs=kwargs,
+        result=result,
+        worker=worker,
+        timeline=sorted(timeline, key=lambda moment: moment.at),
+        hidden_attempts=max(job.attempts - len(attempts), 0),
+    )
+
+
+def _values(job: Job) -> tuple[Shown, Shown, Shown | None, datetime | None]:
+    found = stats.rows(VALUES, {"id": job.pk, "most": VALUE_BYTES})
+    if not found:
+        return Shown(""), Shown(""), None, None
+    sizes, texts, has_result, now = found[0][:3], found[0][3:6], found[0][6], found[0][7]
+    args, kwargs, result = (None if text is None else json.loads(text) for text in texts)
+    covered, covered_kwargs = redact.arguments(args or [], kwargs or {}, job.signature)
+    return (
+        _shown(covered, sizes[0], missing=args is None),
+        _shown(covered_kwargs, sizes[1], missing=kwargs is None),
+        _shown(redact.redact(result), sizes[2], missing=result is None and sizes[2] > VALUE_BYTES)
+        if has_result
+        else None,
+        now,
+    )
+
+
+def _shown(value: Any, size: int, *, missing: bool) -> Shown:
+    if missing:
+        return Shown("", cut=True, bytes=size)
+    text, cut = redact.pretty(value)
+    return Shown(text, cut, size)

@@ -1,0 +1,155 @@
+"""Jobs: the list, one job's page, and the acts on them."""
+
+from __future__ import annotations
+
+from django.contrib import admin, messages
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed
+from django.shortcuts import redirect
+from django.urls import URLPattern, reverse
+from django.utils.translation import gettext as _
+
+from jobqueue import stats, why
+from jobqueue.admin import acting, joblist, jobpage
+from jobqueue.admin.desk import DeskAdmin, is_fragment, may
+from jobqueue.admin.filters import AGES, TABS, Filters
+from jobqueue.admin.verbs import VERBS, JobVerb
+from jobqueue.models import Job
+from jobqueue.states import State
+
+
+@admin.register(Job)
+class JobAdmin(DeskAdmin):
+    """Every job, whatever became of it."""
+
+    permission = "jobqueue.view_job"
+
+    def get_urls(self) -> list[URLPattern]:
+        return [
+            self.route("", self.list_page, "changelist"),
+            self.route("act/<slug:name>/", self.act, "act"),
+            self.route("<int:pk>/", self.job_page, "change"),
+            self.route("<int:pk>/live/", self.live, "live"),
+            self.route("<int:pk>/history/", self.history, "history"),
+        ]
+
+    def list_page(self, request: HttpRequest) -> HttpResponse:
+        """The list: tabs, filters, one page."""
+        filters = Filters.read(request.GET)
+        after = request.GET.get("after", "")[:1000]
+        page = joblist.fetch(filters, after)
+        figures = stats.figures()
+        context = {
+            "title": _("Jobs"),
+            "filters": filters,
+            "page": page,
+            "after": after,
+            "now": figures.now,
+            "tabs": [
+                (
+                    label,
+                    filters.having(state=name).query,
+                    figures.states[name] if name else figures.total,
+                    name == filters.state,
+                )
+                for name, label in TABS.items()
+            ],
+            "ages": [(name, label, name == filters.age) for name, label in AGES.items()],
+            "tasks": stats.tasks(),
+            "queues": sorted({*stats.configured_queues(), *stats.queue_names()}),
+            "verbs": self.verbs_for_list(request, filters),
+            "text_window": joblist.TEXT_WINDOW,
+            "window": joblist.WINDOW,
+        }
+        return self.render(request, "job_list.html", context)
+
+    def verbs_for_list(self, request: HttpRequest, filters: Filters) -> list[JobVerb]:
+        """What this user may do to jobs of this tab."""
+        if filters.state == stats.RETRYING:
+            states = {State.SCHEDULED}
+        else:
+            states = {State(filters.state)} if filters.state else set(State)
+        return [
+            verb
+            for verb in VERBS.values()
+            if verb.states & states and may(request.user, verb.permission)
+        ]
+
+    def job_page(self, request: HttpRequest, pk: int) -> HttpResponse:
+        """One job's story."""
+        story = self._story(request, pk)
+        return self.render(request, "job.html", {"title": str(story.job), **story.context()})
+
+    def live(self, request: HttpRequest, pk: int) -> HttpResponse:
+        """The parts of a job's page that change while one looks."""
+        return self.render(request, "job_live.html", self._story(request, pk).context())
+
+    def _story(self, request: HttpRequest, pk: int) -> jobpage.Story:
+        story = jobpage.load(pk)
+        if story is None:
+            raise Http404(
+                _("There is no job %(id)s: it was never there, or was pruned.") % {"id": pk}
+            )
+        story.causes = why.explain(story.job, story.now)
+        story.verbs = [
+            verb
+            for verb in VERBS.values()
+            if story.job.state in verb.states and may(request.user, verb.permission)
+        ]
+        return story
+
+    def history(self, request: HttpRequest, pk: int) -> HttpResponse:
+        """Django's own history page has nothing that the job's page does not tell."""
+        return redirect("admin:jobqueue_job_change", pk)
+
+    def act(self, request: HttpRequest, name: str) -> HttpResponse:
+        """Ask, and when confirmed, do. Never by GET."""
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        verb = acting.permitted(request, name)
+        choice = acting.choose(verb, request.POST)
+        home = acting.back(request, reverse("admin:jobqueue_job_changelist"))
+        if not choice:
+            messages.warning(request, _("Nothing was chosen."))
+            return redirect(home)
+        confirmed = "confirmed" in request.POST
+        form = verb.form(request.POST if confirmed else None)
+        if confirmed and form.is_valid():
+            return self._do(request, verb, choice, form.cleaned_data, home)
+        context = {
+            "title": verb.label,
+            "verb": verb,
+            "choice": choice,
+            "form": form,
+            "as_of": acting.as_of(request.POST) or acting.clock(),
+            "next": home,
+            "nonce": acting.new_nonce(),
+        }
+        return self.render(request, "confirm.html", context)
+
+    def _do(
+        self,
+        request: HttpRequest,
+        verb: JobVerb,
+        choice: acting.Choice,
+        data: dict[str, object],
+        home: str,
+    ) -> HttpResponse:
+        moment = acting.as_of(request.POST) or acting.clock()
+        if not choice.complete and choice.filters is not None:
+            from jobqueue.admin import bulk
+
+            pk = bulk.submit(
+                verb=verb.name,
+                filters=choice.filters,
+                as_of=moment,
+                by=request.user.get_username(),
+                data=data,
+                nonce=request.POST.get("nonce", "")[:64],
+            )
+            return redirect("admin:jobqueue_job_change", pk)
+        acting.act(request, verb, choice.ids, data, moment)
+        if is_fragment(request) and len(choice.ids) == 1:
+            story = self._story(request, choice.ids[0])
+            told = {**story.context(), "act_messages": list(messages.get_messages(request))}
+            return self.render(request, "job_live.html", told)
+        return redirect(home)

@@ -1,0 +1,88 @@
+"""Queues: how deep they are, and whether they are paused."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.urls import URLPattern, reverse
+from django.utils.http import urlencode
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from jobqueue import operations, stats
+from jobqueue.admin import acting
+from jobqueue.admin.acts import Act, perform
+from jobqueue.admin.desk import DeskAdmin, may
+from jobqueue.conf import QUEUE_NAME
+from jobqueue.models import Queue
+
+
+def _pause(queue: Queue, by: str, reason: str) -> tuple[bool, str]:
+    changed = operations.pause(queue.name, by=by, reason=reason).changed > 0
+    text = _("Paused %(queue)s.") if changed else _("The queue %(queue)s was paused already.")
+    return changed, text % {"queue": queue.name}
+
+
+def _resume(queue: Queue, by: str, reason: str) -> tuple[bool, str]:
+    changed = operations.resume(queue.name, by=by, reason=reason).changed > 0
+    text = _("Resumed %(queue)s.") if changed else _("The queue %(queue)s was not paused.")
+    return changed, text % {"queue": queue.name}
+
+
+ACTS = {
+    act.name: act
+    for act in (
+        Act(
+            name="pause",
+            permission="jobqueue.pause_queue",
+            label=gettext_lazy("Pause"),
+            question=gettext_lazy("No further job of this queue starts; what runs goes on."),
+            run=_pause,
+            dangerous=True,
+        ),
+        Act(
+            name="resume",
+            permission="jobqueue.pause_queue",
+            label=gettext_lazy("Resume"),
+            question=gettext_lazy("Jobs of this queue start again."),
+            run=_resume,
+        ),
+    )
+}
+
+
+@admin.register(Queue)
+class QueueAdmin(DeskAdmin):
+    """Every queue that is known, with a row or without."""
+
+    permission = "jobqueue.view_queue"
+
+    def get_urls(self) -> list[URLPattern]:
+        return [
+            self.route("", self.list_page, "changelist"),
+            self.route("<str:pk>/", self.queue_page, "change"),
+            self.route("<str:pk>/act/<slug:name>/", self.act, "act"),
+        ]
+
+    def list_page(self, request: HttpRequest) -> HttpResponse:
+        """All queues with depth and age."""
+        context = {
+            "title": _("Queues"),
+            "queues": stats.queues(),
+            "now": acting.clock(),
+            "may_pause": may(request.user, "jobqueue.pause_queue"),
+        }
+        return self.render(request, "queue_list.html", context)
+
+    def queue_page(self, request: HttpRequest, pk: str) -> HttpResponse:
+        """Django's log links here; a queue's story is its list of ready jobs."""
+        where = reverse("admin:jobqueue_job_changelist")
+        return redirect(f"{where}?{urlencode({'state': 'READY', 'queue': pk})}")
+
+    def act(self, request: HttpRequest, pk: str, name: str) -> HttpResponse:
+        """Pause or resume."""
+        if not QUEUE_NAME.match(pk):
+            raise Http404(_("There is no queue of that name."))
+        home = reverse("admin:jobqueue_queue_changelist")
+        return perform(self, request, ACTS.get(name), Queue(name=pk), home)

@@ -1,0 +1,101 @@
+"""Workers and the leader's lease: read-only."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.contrib import admin
+from django.http import Http404, HttpRequest, HttpResponse
+from django.urls import URLPattern
+from django.utils.translation import gettext as _
+
+from jobqueue import stats
+from jobqueue.admin.acting import clock
+from jobqueue.admin.desk import DeskAdmin
+from jobqueue.conf import settings
+from jobqueue.models import LeaderLease, Worker
+from jobqueue.states import Phase, State
+
+SHOWN = 100
+# What a stop report counts, in the order of the page.
+COUNTS = ("completed", "interrupted", "returned", "unrecorded")
+
+
+@admin.register(Worker)
+class WorkerAdmin(DeskAdmin):
+    """The processes that live, and how the last ones ended."""
+
+    permission = "jobqueue.view_worker"
+
+    def get_urls(self) -> list[URLPattern]:
+        return [
+            self.route("", self.list_page, "changelist"),
+            self.route("<uuid:pk>/", self.worker_page, "change"),
+        ]
+
+    def list_page(self, request: HttpRequest) -> HttpResponse:
+        """The living first, then the last deploys at a glance."""
+        now, lease = clock(), stats.leader()
+        gone = Worker.objects.using(settings().database).order_by("-last_seen_at")
+        stopped = [_stopped(w) for w in gone.filter(phase=Phase.STOPPED)[:SHOWN]]
+        lost = [_stopped(w) for w in gone.exclude(died_at=None)[:SHOWN]]
+        context = {
+            "title": _("Workers"),
+            "now": now,
+            "workers": stats.workers(now, lease, limit=SHOWN),
+            "gone": sorted(stopped + lost, key=lambda row: row["seen"], reverse=True)[:SHOWN],
+            "leader": lease,
+            "counts": COUNTS,
+        }
+        return self.render(request, "worker_list.html", context)
+
+    def worker_page(self, request: HttpRequest, pk: UUID) -> HttpResponse:
+        """One process, what it runs, and its stop report."""
+        worker = Worker.objects.using(settings().database).filter(pk=pk).first()
+        if worker is None:
+            raise Http404(_("There is no such worker: it was tidied away."))
+        running = stats.jobs().filter(state=State.RUNNING, worker=pk).order_by("claimed_at")
+        report = worker.stop_report if isinstance(worker.stop_report, dict) else {}
+        context = {
+            "title": str(worker),
+            "now": clock(),
+            "worker": worker,
+            "running": list(running[:SHOWN]),
+            "report": list(report.items()),
+        }
+        return self.render(request, "worker.html", context)
+
+
+def _stopped(worker: Worker) -> dict[str, Any]:
+    report = worker.stop_report if isinstance(worker.stop_report, dict) else {}
+    return {
+        "worker": worker,
+        "seen": worker.last_seen_at,
+        "counts": [report.get(name, "") for name in COUNTS],
+        "reason": report.get("reason", ""),
+        "lost": worker.died_at is not None,
+        "duration": report.get("duration_seconds"),
+    }
+
+
+@admin.register(LeaderLease)
+class LeaderLeaseAdmin(DeskAdmin):
+    """Who keeps house."""
+
+    permission = "jobqueue.view_leaderlease"
+
+    def get_urls(self) -> list[URLPattern]:
+        return [self.route("", self.list_page, "changelist")]
+
+    def list_page(self, request: HttpRequest) -> HttpResponse:
+        """The leases with their holders."""
+        alias = settings().database
+        leases = list(LeaderLease.objects.using(alias).order_by("name")[:SHOWN])
+        holders = Worker.objects.using(alias).in_bulk([x.holder for x in leases if x.holder])
+        context = {
+            "title": _("Leader leases"),
+            "now": clock(),
+            "leases": [(lease, holders.get(lease.holder)) for lease in leases],
+        }
+        return self.render(request, "lease_list.html", context)

@@ -1,0 +1,53 @@
+"""The operator's verbs for schedules."""
+
+from __future__ import annotations
+
+from django.db import transaction
+
+from jobqueue import schedules
+from jobqueue.conf import settings
+from jobqueue.models import JobEvent, Schedule
+from jobqueue.operations import actor
+from jobqueue.tasks import resolve
+
+
+def enable(schedule: Schedule, *, by: object = None, reason: str = "") -> bool:
+    """Let it tick again, from its next fitting time on; return whether it had been off."""
+    return _switch(schedule, True, "enable", by, reason)
+
+
+def disable(schedule: Schedule, *, by: object = None, reason: str = "") -> bool:
+    """Let it tick no more; return whether it had been on."""
+    return _switch(schedule, False, "disable", by, reason)
+
+
+def run(schedule: Schedule, *, by: object = None, reason: str = "") -> int:
+    """Enqueue its job now, beside its ticks, and return the job's id.
+
+    Raises UnknownTask, or what an enqueue raises.
+    """
+    alias = settings().database
+    task = resolve(schedule.task).using(
+        queue_name=schedule.queue or None, priority=schedule.priority
+    )
+    with transaction.atomic(using=alias):
+        result = task.enqueue(*schedule.args, **schedule.kwargs)
+        _note(schedule, "run schedule", by, reason, job=int(result.id))
+    return int(result.id)
+
+
+def _switch(schedule: Schedule, enabled: bool, kind: str, by: object, reason: str) -> bool:
+    alias = settings().database
+    with transaction.atomic(using=alias):
+        rows = Schedule.objects.using(alias).filter(pk=schedule.pk)
+        changed = bool(schedules.switch(rows, enabled=enabled))
+        if changed:
+            _note(schedule, kind, by, reason)
+    return changed
+
+
+def _note(schedule: Schedule, kind: str, by: object, reason: str, job: int | None = None) -> None:
+    note = f"schedule {schedule.name}" + (f": {reason}" if reason else "")
+    JobEvent.objects.using(settings().database).create(
+        job=job, kind=kind, actor=actor(by), note=note
+    )

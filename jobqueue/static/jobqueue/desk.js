@@ -1,0 +1,25 @@
+// Three small things: the tick that refreshes live parts while somebody looks, the viewer's time
+// zone for the server, and ticking all boxes of a list.
+(() => {
+  "use strict";
+  const SECONDS = 4;
+  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  if (zone && !document.cookie.includes(`jobqueue_zone=${encodeURIComponent(zone)}`)) {
+    document.cookie =
+      `jobqueue_zone=${encodeURIComponent(zone)}; path=/; max-age=31536000; samesite=lax`;
+  }
+  const tick = () => {
+    // A hidden tab asks for nothing; an open dialog or a selection of text is left in peace.
+    if (!document.hidden && String(getSelection()) === "") {
+      document.body.dispatchEvent(new Event("jq-tick"));
+    }
+  };
+  setInterval(tick, SECONDS * 1000);
+  document.addEventListener("visibilitychange", tick);
+  document.addEventListener("change", (event) => {
+    if (!event.target.matches("[data-jq-all]")) return;
+    for (const box of document.querySelectorAll('.jq input[name="job"]')) {
+      box.checked = event.target.checked;
+    }
+  });
+})();

@@ -1,0 +1,127 @@
+import json
+from datetime import timedelta
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.utils import timezone
+
+from jobqueue import doctor
+from jobqueue.models import Job, Queue
+from jobqueue.states import State
+from tests.web import rows
+
+pytestmark = [pytest.mark.spec("S229"), pytest.mark.django_db]
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    """Return the exit code and what was printed."""
+    out = StringIO()
+    try:
+        call_command("jobqueue", *arguments, stdout=out)
+    except SystemExit as end:
+        return int(end.code or 0), out.getvalue()
+    except CommandError as error:
+        return error.returncode, str(error)
+    return 0, out.getvalue()
+
+
+def test_status_is_read_by_people_and_by_scripts() -> None:
+    rows.job(queue="mail")
+    worker = rows.worker()
+    rows.job(State.RUNNING, worker=worker.pk)
+    code, text = run("status")
+    assert code == 0
+    assert "queue mail: 1 ready" in text
+    assert "worker worker-1: 1/10 slots, RUNNING" in text
+    facts = json.loads(run("status", "--json")[1])
+    assert facts["states"]["READY"] == {"value": 1, "exact": True}
+    assert [q["name"] for q in facts["queues"]] == ["default", "imports", "mail"]
+    assert facts["workers"][0]["used"] == 1
+
+
+def test_queues_are_paused_and_resumed_and_a_second_time_is_told() -> None:
+    assert run("pause", "mail", "default")[0] == 0
+    assert Queue.objects.filter(paused_by="manage.py").count() == 2
+    code, text = run("pause", "mail")
+    assert (code, text) == (3, "pause: 0 changed; 1 SAME\n")
+    assert run("resume", "mail")[0] == 0
+
+
+def test_jobs_are_cancelled_and_retried_by_id_and_by_filter() -> None:
+    job, other = rows.job(), rows.job(queue="mail")
+    assert run("cancel", str(job.pk), "--by", "ann")[0] == 0
+    assert run("cancel", str(job.pk)) == (3, "cancel: 0 changed; 1 CANCELLED\n")
+    assert (
+        json.loads(run("retry", "--state", "CANCELLED", "--json")[1])["results"][0]["changed"] == 1
+    )
+    assert run("cancel", "--queue", "mail")[0] == 0
+    other.refresh_from_db()
+    assert other.state == State.CANCELLED
+    assert Job.objects.filter(state=State.READY).count() == 1
+
+
+def test_a_verb_without_any_filter_wants_to_be_told_all() -> None:
+    rows.job()
+    code, text = run("cancel")
+    assert (code, "--all" in text) == (2, True)
+    assert run("cancel", "1", "--all")[0] == 2
+    assert run("cancel", "--all")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "arguments", [["pause", "no spaces"], ["cancel", "x"], ["retry", "9" * 30], ["prune", "-1"], []]
+)
+def test_bad_arguments_are_one_line(arguments: list[str]) -> None:
+    with pytest.raises(CommandError) as refused:
+        call_command("jobqueue", *arguments)
+    assert "\n" not in str(refused.value)
+
+
+def test_prune_deletes_what_is_past_its_retention_and_nothing_else() -> None:
+    old = timezone.now() - timedelta(days=8)
+    for state in (State.SUCCEEDED, State.CANCELLED, State.DEAD):
+        rows.attempt(rows.job(state, finished_at=old))
+        rows.job(state)
+    assert run("prune") == (0, "prune: 2 changed\n")
+    assert run("prune", "--state", "DEAD", "--older-than", "0") == (0, "prune: 2 changed\n")
+    assert Job.objects.count() == 2
+
+
+@pytest.mark.spec("S230")
+def test_the_doctor_names_each_ailment_with_its_remedy() -> None:
+    rows.job(queue="mail")
+    rows.job(State.SCHEDULED, task="shop.tasks.old", parked_at=timezone.now())
+    Queue.objects.create(name="mail", paused_at=timezone.now(), paused_by="ann")
+    rows.worker(name="gone", last_seen_at=timezone.now() - timedelta(minutes=5))
+    code, text = run("doctor")
+    assert code == 3
+    for words in (
+        "No worker lives.",
+        "gone has been silent for 300 s",
+        "1 jobs wait in 'mail', which no living worker serves.",
+        "'mail' is paused by ann",
+        "shop.tasks.old are parked",
+    ):
+        assert words in text
+    facts = json.loads(run("doctor", "--json")[1])
+    assert {finding["level"] for finding in facts["findings"]} == {"warning", "note"}
+
+
+@pytest.mark.spec("S230")
+def test_the_doctor_compares_the_platforms_grace(settings: Any) -> None:
+    code, text = run("doctor", "--grace", "10")
+    assert code == 1
+    assert "may need 27 s" in text
+    assert not [f for f in doctor.examine(30) if f.level == doctor.ERROR]
+    settings.JOBQUEUE = {"LEASE_SECONDS": 1}
+    assert run("doctor")[0] == 1
+
+
+def test_wrong_settings_are_one_line(settings: Any) -> None:
+    settings.JOBQUEUE = {"LEASE": 1}
+    code, text = run("status")
+    assert code == 1
+    assert text.startswith("JOBQUEUE['LEASE']: is not a setting")
+    assert "\n" not in text
