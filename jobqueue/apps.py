@@ -4,13 +4,14 @@ from django.apps import AppConfig
 
 
 class JobQueueConfig(AppConfig):
-    """Registers the system checks."""
+    """Registers the system checks and sets up the logs."""
 
     name = "jobqueue"
     verbose_name = "Job queue"
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from jobqueue import checks
+        from jobqueue import checks, logs
 
+        logs.configure()
         checks.register_all()

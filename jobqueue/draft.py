@@ -31,7 +31,7 @@ _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def draft(
-    task: Task, args: Sequence[Any], kwargs: dict[str, Any], current: Settings
+    task: Task[..., Any], args: Sequence[Any], kwargs: dict[str, Any], current: Settings
 ) -> dict[str, Any]:
     """Return the parameters of the INSERT.
 
@@ -62,7 +62,7 @@ def draft(
     }
 
 
-def _call_options(task: Task, options: dict[str, Any]) -> str:
+def _call_options(task: Task[..., Any], options: dict[str, Any]) -> str:
     """What this call overrides: the declared options stay with the code, where a deploy may
     change them for waiting jobs too."""
     try:

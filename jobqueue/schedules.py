@@ -17,10 +17,9 @@ from jobqueue import cron as expressions
 from jobqueue.conf import settings
 from jobqueue.exceptions import JobQueueError
 from jobqueue.payload import encode
+from jobqueue.states import AUTOMATIC
 from jobqueue.tasks import check_arguments
 
-# Begins the reason of a schedule that the leader disabled; an operator's switch has no such word.
-AUTOMATIC = "automatic: "
 NAME_LENGTH = 200
 CATCH_UP = ("skip", "once", "all")
 log = structlog.get_logger("jobqueue")
@@ -62,7 +61,7 @@ _declared: dict[str, Declaration] = {}
 def schedule(
     *,
     name: str,
-    task: Task,
+    task: Task[..., Any],
     cron: str,
     timezone: str = "UTC",
     args: Sequence[Any] = (),

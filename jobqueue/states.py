@@ -59,6 +59,10 @@ class Reason(StrEnum):
     HELD = "held until its old process is gone"
 
 
+# Begins the reason of a schedule that the leader disabled; an operator's switch has no such word.
+AUTOMATIC = "automatic: "
+
+
 class Phase(StrEnum):
     """Where a worker process stands; only ever forward."""
 

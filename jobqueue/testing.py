@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from django.tasks import Task
 from django.tasks.backends.dummy import DummyBackend as DjangoDummyBackend
 from django.tasks.backends.immediate import ImmediateBackend as DjangoImmediateBackend

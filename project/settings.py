@@ -69,6 +69,7 @@ INSTALLED_APPS = [
     "django.contrib.sessions",
     "django.contrib.messages",
     "django.contrib.staticfiles",
+    "django.contrib.humanize",
     "django_htmx",
     "jobqueue",
     "project.contacts",
@@ -120,6 +121,14 @@ USE_TZ = True
 
 STATIC_URL = "static/"
 MEDIA_ROOT = BASE_DIR / "media"
+
+# Letters are written to files here, so that the demo needs no mail server.
+MAILERS = {
+    "default": {
+        "BACKEND": "django.core.mail.backends.filebased.EmailBackend",
+        "OPTIONS": {"file_path": env.str("OUTBOX", str(BASE_DIR / "outbox"))},
+    },
+}
 
 LOGGING = {
     "version": 1,

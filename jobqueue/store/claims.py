@@ -119,16 +119,18 @@ async def session(connection: Connection) -> tuple[int, Any]:
 
 
 # Asked after a cut connection: which of these tokens did the lost statement hand out?
-HELD = """
-SELECT id, lease_token FROM jobqueue_job
+FOUND = """
+SELECT id, lease_token, task, args, kwargs, signature, queue, backend, priority, options,
+    attempts, failures, max_attempts, enqueued_at, started_at, claimed_at, traceparent,
+    cancel_requested_at IS NOT NULL,
+    EXTRACT(EPOCH FROM clock_timestamp() - parked_at)::double precision
+FROM jobqueue_job
 WHERE state = 'RUNNING' AND worker = %(worker)s AND lease_token = ANY(%(tokens)s)
 """
 
 
-async def held(
-    connection: Connection, worker: UUID, tokens: Collection[UUID]
-) -> list[tuple[int, UUID]]:
-    """Return (id, token) of the rows that bear one of these tokens."""
-    cursor = connection.cursor(row_factory=tuple_row)
-    await cursor.execute(HELD, {"worker": worker, "tokens": list(tokens)})
+async def found(connection: Connection, worker: UUID, tokens: Collection[UUID]) -> list[Claim]:
+    """Return the rows that bear one of these tokens."""
+    cursor = connection.cursor(row_factory=args_row(Claim))
+    await cursor.execute(FOUND, {"worker": worker, "tokens": list(tokens)})
     return await cursor.fetchall()

@@ -21,6 +21,7 @@ KEEPALIVES = {
     "keepalives_count": 3,
 }
 CLOSE_SECONDS = 1.0
+UNWIND_SECONDS = 0.1
 
 
 class CallTimeout(psycopg.OperationalError):
@@ -82,14 +83,18 @@ async def bounded[T](
 
 
 async def _give_up(connection: AsyncConnection[Any] | None, task: asyncio.Future[Any]) -> None:
+    cancelled = False
     if connection is not None:
         drop(connection)
+        try:  # the call sees the end of its socket by itself; psycopg asks the server when cancelled
+            await asyncio.wait({task}, timeout=UNWIND_SECONDS)
+        except asyncio.CancelledError:
+            cancelled = True
     task.cancel()
-    cancelled = False
     while not task.done():
         try:
             await asyncio.wait({task})
-        except asyncio.CancelledError:  # noqa: PERF203  (kept for the caller, once the task ended)
+        except asyncio.CancelledError:
             cancelled = True
     if not task.cancelled():
         task.exception()  # seen, so that nobody reports it as never retrieved
@@ -116,12 +121,14 @@ class Session:
         self.prepare = prepare
         self.connection: AsyncConnection[Any] | None = None
         self.born = 0
+        self._stale = False
 
     async def open(self, seconds: float) -> AsyncConnection[Any]:
         """Return the connection, connecting first where there is none, within the bound."""
-        if self.connection is not None and not self.connection.closed:
+        if self.connection is not None and not self.connection.closed and not self._stale:
             return self.connection
         await self.close()
+        self._stale = False
         self.connection = await bounded(None, self._connect(), seconds)
         self.born += 1
         return self.connection
@@ -135,6 +142,10 @@ class Session:
                 drop(connection)
                 raise
         return connection
+
+    def renew(self) -> None:
+        """Have the next call open a fresh connection."""
+        self._stale = True
 
     async def call[**P, T](
         self,

@@ -94,7 +94,8 @@ WITH told AS (
 )
 SELECT t.token, w.state, w.queue, w.attempts,
     w.token IS NULL AND EXISTS (
-        SELECT FROM jobqueue_job j WHERE j.id = t.id AND j.lease_token = t.token
+        SELECT FROM jobqueue_job j
+        WHERE j.id = ANY(%(ids)s::bigint[]) AND j.id = t.id AND j.lease_token = t.token
     ) AS busy
 FROM told t LEFT JOIN written w ON w.token = t.token
 """

@@ -38,6 +38,7 @@ class Held:
     """
 
     __slots__ = (
+        "blocked",
         "children",
         "claim",
         "control",
@@ -46,12 +47,16 @@ class Held:
         "interrupt",
         "lane",
         "lost",
+        "recorded",
+        "recording",
         "released",
+        "result",
         "started",
         "task",
         "timer",
         "told",
         "told_at",
+        "told_first_at",
         "trusted_from",
         "warned_at",
     )
@@ -66,12 +71,17 @@ class Held:
         self.released = False  # handed over for writing although the handler has not ended
         self.fate: Fate | None = None
         self.told: Stop | None = None
-        self.told_at = 0.0
-        self.warned_at = 0.0
+        self.told_at = 0.0  # the last delivery
+        self.told_first_at = 0.0
+        self.warned_at = -3600.0
         self.interrupt: Callable[[Stop], None] | None = None  # how this kind of handler is told
         self.task: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.lane: Any = None
+        self.result: Any = None  # Django's TaskResult, for the context and the signals
+        self.recording: Any = None  # an atomic handler's ending, once its statement was sent
+        self.recorded: Any = None  # and the answer
+        self.blocked = ""  # the stack with which it blocked the event loop
         self.children: set[asyncio.Task[Any]] | None = None
 
     @property
@@ -86,7 +96,7 @@ class Held:
         if self.ended or (self.told is not None and now - self.told_at < patience):
             return
         if self.told is None:
-            self.told = why
+            self.told, self.told_first_at = why, now
         self.told_at = now
         if self.interrupt is not None:
             self.interrupt(why)

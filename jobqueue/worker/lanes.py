@@ -30,7 +30,6 @@ class Lane(Executor):
     def __init__(self, name: str) -> None:
         self.pending = 0  # calls submitted and not yet ended
         self.idle_since = time.monotonic()
-        self.on_idle: Callable[[], None] | None = None
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._lock = threading.Lock()  # around "user code runs here"
         self._gate = threading.Lock()  # held while the running query is being cancelled
@@ -64,10 +63,7 @@ class Lane(Executor):
             call()
             with self._lock:
                 self.pending -= 1
-                idle, hook = self.pending == 0, self.on_idle
                 self.idle_since = time.monotonic()
-            if idle and hook is not None:
-                hook()
 
     def prepare(self) -> None:
         """In the lane's thread, before a handler: healthy connections, known to cancel_query."""
@@ -127,7 +123,9 @@ class Lane(Executor):
 
 def _carried(error: BaseException) -> BaseException:
     # A future refuses StopIteration; asgiref's callers expect anything else as it is.
-    return RuntimeError("the call raised StopIteration") if isinstance(error, StopIteration) else error
+    return (
+        RuntimeError("the call raised StopIteration") if isinstance(error, StopIteration) else error
+    )
 
 
 def _set_async_exception(thread: int | None, kind: type[BaseException] | None) -> None:
@@ -210,7 +208,6 @@ class Lanes:
 
     def give_back(self, lane: Lane) -> None:
         """The lane's last call has ended and its connections are tidy."""
-        lane.on_idle = None
         self._free.append(lane)
 
     def cancel_query(self, lane: Lane) -> None:
@@ -225,6 +222,11 @@ class Lanes:
         for lane in self._free:
             if now - lane.idle_since > IDLE_SECONDS and lane.has_connection():
                 lane.submit(discard_connections)
+
+    def renew(self) -> None:
+        """Have fresh connections: the idle lanes' at once, the others' when their handler ends."""
+        for lane in self._free:
+            lane.submit(discard_connections)
 
     def close(self) -> None:
         """Let every idle thread end."""

@@ -94,9 +94,7 @@ def raised(
         return _stopped(held, error, rule, settings)
     match error:
         case Snooze():
-            return _ending(
-                held, Outcome.SNOOZED, delay=error.seconds, reason=Reason.SNOOZED
-            )
+            return _ending(held, Outcome.SNOOZED, delay=error.seconds, reason=Reason.SNOOZED)
         case RetryLater():
             return _failed(held, error, delay=error.seconds, reason=Reason.RETRY)
         case PermanentError():
@@ -160,7 +158,7 @@ def invalid_arguments(held: Held, error: TypeError) -> Ending:
 
 
 def refused_by_database(ending: Ending, error: Exception) -> Ending:
-    """The database cannot store this outcome (its data, not the weather): a failure in its place."""
+    """The database cannot store this outcome's data: a failure in its place."""
     return Ending(
         id=ending.id,
         token=ending.token,

@@ -16,7 +16,7 @@ from jobqueue import cron
 from jobqueue.conf import Settings
 from jobqueue.draft import draft
 from jobqueue.payload import clean
-from jobqueue.schedules import AUTOMATIC
+from jobqueue.states import AUTOMATIC
 from jobqueue.store import promotion, schedules
 from jobqueue.store.batches import in_batch
 from jobqueue.store.connections import Session, is_weather
@@ -48,7 +48,7 @@ class Ticking:
     def steps(self) -> list[Step]:
         """Like the sweeps: a cheap look, and the act when there is something to do."""
         return [
-            Step("schedules", self.look, interval=15.0),
+            Step("schedules", self.look, interval=5.0),
             Step("tick", self.fire, limit=20),
         ]
 

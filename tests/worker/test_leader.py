@@ -260,6 +260,29 @@ async def test_one_row_that_the_database_refuses_to_change_stops_no_other(start,
         await connection.execute("ALTER TABLE jobqueue_job DROP CONSTRAINT bad")
 
 
+@pytest.mark.spec("S179", "S191", "S174")
+async def test_a_stop_in_the_middle_of_a_long_prune_keeps_what_is_done(start, connection):
+    await connection.execute(
+        "INSERT INTO jobqueue_job (task, state, finished_at) "
+        "SELECT 'x.y', 'SUCCEEDED', now() - interval '9 d' FROM generate_series(1, 30000)"
+    )
+    count = "SELECT count(*) FROM jobqueue_job"
+    leader = start()
+    await until(lambda: fewer_than(connection, 30000))
+    begin = time.monotonic()
+    await leader.resign()
+    assert time.monotonic() - begin < 5
+    left = await one(connection, count)
+    assert 0 < left < 30000
+    assert left % 500 == 0
+    start()
+    await until(lambda: is_zero(connection, count))
+
+
+async def fewer_than(connection, most):
+    return await one(connection, "SELECT count(*) FROM jobqueue_job") < most
+
+
 @pytest.mark.spec("S176", "S177")
 async def test_two_leaders_forced_at_once_do_no_harm(start, connection):
     first = start()
@@ -290,3 +313,9 @@ async def test_a_leader_with_a_cut_connection_works_on(start, connection):
     leader.sweep_now()
     await until(lambda: is_in(connection, job, "READY"))
     assert leader.term == 1
+
+
+@pytest.mark.spec("S173")
+@pytest.mark.parametrize("lease", [2.0, 15.0, 120.0])
+def test_a_lease_holds_more_than_four_renewals(lease):
+    assert lease >= 4 * Settings(leader_lease_seconds=lease).leader_renew_seconds

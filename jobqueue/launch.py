@@ -1,0 +1,153 @@
+"""From the command line's words to a running worker: parse, check, start, leave."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.tasks import task_backends
+from django.utils.module_loading import autodiscover_modules
+
+from jobqueue import conf, schedules
+from jobqueue.backend import JobQueueBackend
+from jobqueue.conf import Settings
+from jobqueue.worker.parent import RECYCLED, parent
+from jobqueue.worker.recycle import Recycling
+from jobqueue.worker.start import CannotStartError
+from jobqueue.worker.worker import Orders, Worker
+
+
+class BadArgumentsError(ValueError):
+    """The command line cannot be understood; nothing was started."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The options of `runworker`, as given."""
+
+    queues: str | None = None
+    concurrency: int | None = None
+    processes: int = 1
+    until_idle: bool = False
+    max_runtime: float | None = None
+    max_jobs: int | None = None
+    max_memory: int | None = None
+    name: str = ""
+    lead: bool = True
+    probe: str | None = None
+
+
+def parse_queues(text: str | None) -> dict[str, int]:
+    """Return the queues and their weights; without a text those of this app's backends.
+
+    `NAME[:WEIGHT],…`; spaces around names are ignored. Raises BadArgumentsError.
+    """
+    if text is None:
+        return dict.fromkeys(_own_queues(), 1)
+    weights: dict[str, int] = {}
+    for part in text.split(","):
+        name, colon, weight = part.strip().partition(":")
+        if not conf.QUEUE_NAME.match(name):
+            raise BadArgumentsError(
+                f"--queues: {part.strip()!r} is not a queue name: write {conf.QUEUE_NAME_RULE}."
+            )
+        if name in weights:
+            raise BadArgumentsError(f"--queues: {name!r} is named twice: name each queue once.")
+        if colon and not (weight.isascii() and weight.isdigit() and 1 <= int(weight) <= 1000):
+            raise BadArgumentsError(
+                f"--queues: the weight of {name!r} is {weight!r}: write a whole number "
+                "from 1 to 1000."
+            )
+        weights[name] = int(weight) if colon else 1
+    return weights
+
+
+def _own_queues() -> list[str]:
+    names: dict[str, None] = {}
+    for alias in task_backends.settings:
+        backend = task_backends[alias]
+        if isinstance(backend, JobQueueBackend):
+            names.update(dict.fromkeys(sorted(backend.queues) or ["default"]))
+    return list(names) or ["default"]
+
+
+def check(options: Options) -> Settings:
+    """Return the settings with the command's own values. Raises BadArgumentsError or
+    ImproperlyConfigured before anything starts."""
+    parse_queues(options.queues)
+    bounds: dict[str, tuple[Any, float]] = {
+        "--concurrency": (options.concurrency, 1),
+        "--processes": (options.processes, 1),
+        "--max-jobs": (options.max_jobs, 1),
+        "--max-memory": (options.max_memory, 1),
+        "--max-runtime": (options.max_runtime, 0),
+    }
+    for name, (value, low) in bounds.items():
+        if value is not None and not (low <= value <= 10**9):
+            raise BadArgumentsError(f"{name}: {value} is out of range: write {low} or more.")
+    settings = conf.settings()
+    if options.concurrency is not None:
+        settings = replace(settings, concurrency=options.concurrency)
+    if options.probe is not None:
+        settings = replace(settings, probe_address=options.probe)
+    return settings
+
+
+def launch(options: Options, command: Sequence[str] | None = None) -> int:
+    """Run a worker, or several under a supervisor; return the exit code."""
+    try:
+        settings = check(options)
+    except BadArgumentsError as error:
+        return _say(error, 2)
+    except ImproperlyConfigured as error:
+        return _say(error, 1)
+    above = parent()
+    if options.processes > 1 and above is None:
+        from jobqueue import supervisor
+
+        words = command or [sys.executable, *sys.argv]
+        return supervisor.run(words, options.processes, settings, restart=not options.until_idle)
+    autodiscover_modules("tasks")
+    orders = Orders(
+        queues=parse_queues(options.queues),
+        name=options.name if above is None or not options.name else f"{options.name}-{above.child}",
+        lead=options.lead,
+        until_idle=options.until_idle,
+        max_runtime=options.max_runtime,
+        recycling=Recycling(max_jobs=options.max_jobs, max_memory=options.max_memory),
+        parent=above,
+    )
+    try:
+        parameters = conf.connection_parameters(settings.database)
+        worker = Worker(settings, parameters, orders, on_start=schedules.synchronise)
+        code = worker.run()
+    except CannotStartError as error:
+        return _say(error, 1)
+    if worker.must_leave_hard:
+        _leave_hard(code)
+    return code
+
+
+def _say(error: Exception, code: int) -> int:
+    """One clear sentence a fault; never a traceback for a user's mistake."""
+    for line in str(error).splitlines():
+        sys.stderr.write(f"runworker: {line}\n")
+    return code
+
+
+def _leave_hard(code: int) -> None:
+    """A handler's thread is still running: everything is recorded, and the interpreter's own end
+    would wait for it."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            continue
+    os._exit(code)
+
+
+__all__ = ["RECYCLED", "BadArgumentsError", "Options", "launch", "parse_queues"]

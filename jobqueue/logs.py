@@ -1,0 +1,80 @@
+"""structlog as this app sets it up: JSON lines, or readable ones on a terminal, to stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+Render = Callable[[Any, str, EventDict], Any]
+
+
+def configure(level: int = logging.INFO, *, force: bool = False) -> None:
+    """Set structlog up, unless the project has done so itself. Called when Django starts."""
+    if structlog.is_configured() and not force:
+        return
+    terminal = sys.stderr is not None and sys.stderr.isatty()
+    structlog.configure(
+        processors=[*_SHARED, structlog.dev.ConsoleRenderer() if terminal else _as_json],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=_StderrFactory(),
+        cache_logger_on_first_use=True,
+    )
+
+
+def contained(processor: Processor) -> Processor:
+    """Skip a processor that fails: logging never breaks the work."""
+
+    def guarded(logger: WrappedLogger, method: str, event: EventDict) -> Any:
+        try:
+            return processor(logger, method, event)
+        except structlog.DropEvent:
+            raise
+        except Exception:
+            return event
+
+    return guarded
+
+
+def _as_json(logger: WrappedLogger, method: str, event: EventDict) -> str:
+    try:
+        return json.dumps(event, default=_text, ensure_ascii=True)
+    except Exception:
+        return json.dumps({"event": str(event.get("event")), "level": method, "unprintable": True})
+
+
+def _text(value: Any) -> str:
+    try:
+        return str(value)
+    except Exception:
+        return f"<{type(value).__name__}>"
+
+
+class _StderrLogger:
+    """Writes a whole line at once; a broken stderr is nobody's problem."""
+
+    def msg(self, message: str) -> None:
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            sys.stderr.write(message + "\n")
+
+    debug = info = warning = error = critical = exception = fatal = log = msg
+
+
+class _StderrFactory:
+    def __call__(self, *args: Any) -> _StderrLogger:
+        return _StderrLogger()
+
+
+_SHARED: list[Processor] = [
+    structlog.contextvars.merge_contextvars,
+    contained(structlog.processors.add_log_level),
+    contained(structlog.processors.StackInfoRenderer()),
+    contained(structlog.processors.TimeStamper(fmt="iso", utc=True)),
+    contained(structlog.processors.format_exc_info),
+]

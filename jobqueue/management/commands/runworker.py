@@ -1,0 +1,58 @@
+"""`manage.py runworker`: run jobs until told to stop."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from jobqueue import logs
+from jobqueue.launch import Options, launch
+
+
+class Command(BaseCommand):
+    """Parses the options; the work is in `jobqueue.launch` and `jobqueue.worker`."""
+
+    help = "Run jobs. TERM or INT drains; a second one cancels what runs; a third leaves at once."
+    requires_system_checks: list[str] = []  # the settings are checked by the launch itself
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """The options of the contract; durations in seconds."""
+        add = parser.add_argument
+        add("--queues", metavar="NAME[:WEIGHT],…", help="Default: the QUEUES of TASKS.")
+        add("--concurrency", type=int, help="Handlers at once. Default: JOBQUEUE['CONCURRENCY'].")
+        add("--processes", type=int, default=1, help="So many worker processes, supervised.")
+        add("--until-idle", action="store_true", help="Leave when nothing is left to do.")
+        add("--max-runtime", type=float, metavar="S", help="Leave after so many seconds.")
+        add("--max-jobs", type=int, help="Supervised: make room for a fresh process after these.")
+        add("--max-memory", type=int, metavar="MiB", help="The same, by resident memory.")
+        add("--name", default="", help="A name for logs and the admin.")
+        add("--tenant", action="append", default=[], help="Not supported by this version.")
+        add("--no-leader", action="store_true", help="Never do the fleet's housekeeping.")
+        add("--probe", metavar="HOST:PORT", help="Serve liveness, readiness and metrics there.")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        if options["verbosity"] > 1:
+            logs.configure(logging.DEBUG, force=True)
+        if options["tenant"]:
+            sys.stderr.write("runworker: --tenant is not supported by this version.\n")
+            sys.exit(2)
+        code = launch(
+            Options(
+                queues=options["queues"],
+                concurrency=options["concurrency"],
+                processes=options["processes"],
+                until_idle=options["until_idle"],
+                max_runtime=options["max_runtime"],
+                max_jobs=options["max_jobs"],
+                max_memory=options["max_memory"],
+                name=options["name"],
+                lead=not options["no_leader"],
+                probe=options["probe"],
+            )
+        )
+        if code:
+            sys.exit(code)

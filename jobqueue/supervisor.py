@@ -1,0 +1,219 @@
+"""N worker processes: started afresh, restarted when they fall, stopped together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from asyncio.subprocess import DEVNULL, Process
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+from uuid import uuid4
+
+import structlog
+
+from jobqueue import conf
+from jobqueue.conf import Settings
+from jobqueue.store import deaths, promotion
+from jobqueue.store.connections import Backoff, Session
+from jobqueue.worker.kernel import announcements
+from jobqueue.worker.parent import CHILD, PIPE, RECYCLED, SUPERVISOR
+
+FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.5, 30.0
+BURST, BURST_SECONDS = 10, 60.0
+RECYCLE_PAUSE_SECONDS = 0.1
+KILL_MARGIN_SECONDS = 3.0  # after the children's own deadline
+CERTIFY_SECONDS = 2.0
+STOPS = (signal.SIGTERM, signal.SIGINT)
+FORWARDED = (*STOPS, signal.SIGHUP, signal.SIGUSR2)
+WORST_FIRST = (1, 2, 5, 3, 4, 0)
+log = structlog.get_logger("jobqueue")
+
+
+def run(command: Sequence[str], processes: int, settings: Settings, *, restart: bool = True) -> int:
+    """Run this command line in so many processes until told to stop; return the worst exit code.
+
+    The command is that of one worker; it learns from its environment that it has a supervisor
+    (see `jobqueue.worker.parent`). Without `restart` every child runs once, as in drain mode.
+    """
+    supervisor = Supervisor(command, processes, settings, restart=restart)
+    return asyncio.run(supervisor.run())
+
+
+def worst(codes: Sequence[int]) -> int:
+    """Return the exit code to leave with: 1, 5, 3, 4, 0; a child killed by a signal counts as 1."""
+    known = [code if code in WORST_FIRST else 1 for code in codes]
+    return min(known, key=WORST_FIRST.index, default=0)
+
+
+class Supervisor:
+    """Starts, watches and stops the children. Their output is simply this process's own."""
+
+    def __init__(
+        self, command: Sequence[str], processes: int, settings: Settings, *, restart: bool = True
+    ) -> None:
+        self.id = str(uuid4())
+        self.command, self.processes, self.settings = list(command), processes, settings
+        self.restart = restart
+        self.log = log.bind(supervisor=self.id)
+        self.children: dict[int, Process] = {}
+        self.stopping = asyncio.Event()
+        self._session = Session(conf.connection_parameters(), "supervisor")
+        self._reaped: set[int] = set()  # pids whose deaths are not on record yet
+        self._news = asyncio.Event()
+        self._pipe = (-1, -1)
+
+    async def run(self) -> int:
+        """Return the worst exit code once no child is left."""
+        self._pipe = os.pipe()  # its writing end closes when this process ends, however it ends
+        loop = asyncio.get_running_loop()
+        for number in FORWARDED:
+            loop.add_signal_handler(number, self.forward, number)
+        self.log.info("supervisor_started", processes=self.processes, pid=os.getpid())
+        certifier = asyncio.create_task(self._certify_always())
+        killer = asyncio.create_task(self._kill_late())
+        try:
+            slots = [self._slot(number) for number in range(1, self.processes + 1)]
+            codes = await asyncio.gather(*slots)
+        finally:
+            killer.cancel()
+            certifier.cancel()
+            await asyncio.wait({killer, certifier})
+            await self._certify(last=True)
+            await self._session.close()
+            for descriptor in self._pipe:
+                os.close(descriptor)
+        code = worst(codes)
+        self.log.info("supervisor_stopped", code=code, codes=codes)
+        return code
+
+    def forward(self, number: int) -> None:
+        """Pass a signal on; TERM and INT also mean that nothing is started any more."""
+        if number in STOPS:
+            self.stopping.set()
+        self.log.info("signal_forwarded", signal=signal.Signals(number).name)
+        for child in list(self.children.values()):
+            _send(child, number)
+
+    # One child after the other, in one slot.
+
+    async def _slot(self, number: int) -> int:
+        """Keep one child running; return the exit code of the last."""
+        backoff = Backoff(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
+        exits: deque[float] = deque()
+        while True:
+            started = _now()
+            code = await self._one_child(number)
+            if self.stopping.is_set() or not self.restart:
+                return code
+            if code == RECYCLED:
+                await self._pause(RECYCLE_PAUSE_SECONDS)
+                continue
+            if _now() - started > BURST_SECONDS:
+                backoff.reset()
+            exits.append(_now())
+            while exits[0] < _now() - BURST_SECONDS:
+                exits.popleft()
+            if len(exits) > BURST:
+                self.log.critical("child_given_up", child=number, exits=len(exits), code=code)
+                return code or 1
+            await self._pause(backoff.next_delay())
+            if self.stopping.is_set():
+                return code
+
+    async def _one_child(self, number: int) -> int:
+        try:
+            child = await self._spawn(number)
+        except OSError as error:
+            self.log.error("child_not_started", child=number, error=repr(error))  # noqa: TRY400
+            return 1
+        self.children[number] = child
+        if self.stopping.is_set():  # the stop came while it was being started
+            _send(child, signal.SIGTERM)
+        self.log.info("child_started", child=number, pid=child.pid)
+        code = await child.wait()
+        del self.children[number]
+        self._reaped.add(child.pid)
+        self._news.set()
+        self.log.info("child_exited", child=number, pid=child.pid, code=code)
+        if self.stopping.is_set() and code in {-number for number in STOPS}:
+            return 0  # it had not come so far as to listen to signals, nor to hold a job
+        return 1 if code < 0 else code
+
+    async def _spawn(self, number: int) -> Process:
+        reading = self._pipe[0]
+        environment = {SUPERVISOR: self.id, CHILD: str(number), PIPE: str(reading)}
+        return await asyncio.create_subprocess_exec(
+            *self.command,
+            env={**os.environ, **environment},
+            stdin=DEVNULL,
+            pass_fds=(reading,),
+            # A terminal's Ctrl+C reaches the group: it must come here, and once to each child.
+            process_group=0,
+        )
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.stopping.wait()
+
+    async def _kill_late(self) -> None:
+        """Kill what is still there after the children's own deadline."""
+        await self.stopping.wait()
+        await asyncio.sleep(self.settings.exit_seconds + KILL_MARGIN_SECONDS)
+        for number, child in list(self.children.items()):
+            self.log.error("child_killed", child=number, pid=child.pid)
+            _send(child, signal.SIGKILL)
+
+    # Whoever has collected a child's exit knows that it is dead, and says so.
+
+    async def _certify_always(self) -> None:
+        backoff = Backoff()
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            if await self._certify():
+                backoff.reset()
+            else:
+                await asyncio.sleep(backoff.next_delay())
+                self._news.set()
+
+    async def _certify(self, *, last: bool = False) -> bool:
+        """Put the deaths on record; the leases of the dead need not be waited for."""
+        pids = set(self._reaped)
+        if not pids:
+            return True
+        try:
+            found = await self._session.call(
+                deaths.certify_reaped, CERTIFY_SECONDS, self.id, list(pids)
+            )
+            if found and self.settings.notify:
+                notes = announcements(found)
+                await self._session.call(promotion.notify, CERTIFY_SECONDS, notes)
+        except Exception as error:
+            # Never a reason to end the children; their leases lapse by themselves.
+            self.log.warning("certificate_failed", error=repr(error), last=last)
+            return False
+        self._reaped -= pids
+        for death in found:
+            self.log.warning("worker_died", dead=str(death.worker), led=death.led)
+        return True
+
+
+def _send(child: Process, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        child.send_signal(number)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def command_line() -> list[str]:
+    """Return the command line of this process, for a child that does the same."""
+    from django.utils.autoreload import get_child_arguments
+
+    arguments: Any = get_child_arguments()
+    return list(arguments)

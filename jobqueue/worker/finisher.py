@@ -1,0 +1,251 @@
+"""Writes how attempts ended, in groups, by a task that nobody cancels."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+import psycopg
+
+from jobqueue.store import endings
+from jobqueue.store.connections import Session, is_weather
+from jobqueue.store.endings import Ending
+from jobqueue.worker import outcomes
+from jobqueue.worker.held import Fate, Held, Registry
+from jobqueue.worker.reports import Reports
+from jobqueue.worker.weather import Patience
+
+WRITE_SECONDS = 5.0
+BATCH, BATCH_BYTES = 500, 4 * 1024 * 1024
+BUSY_SECONDS, BUSY_MAX_SECONDS = 0.02, 1.0
+PROGRESS_SECONDS = 0.5
+
+
+@dataclass(slots=True)
+class Waiting:
+    """One outcome on its way to the database."""
+
+    held: Held
+    ending: Ending
+    not_before: float = 0.0
+    busy: float = BUSY_SECONDS
+
+
+class Finisher:
+    """The one writer of outcomes but for atomic handlers, who use the same statement.
+
+    Outcomes are handed over synchronously; all that wait are written in one statement, at once
+    when idle, in growing batches under load.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        worker: UUID,
+        registry: Registry,
+        reports: Reports,
+        patience: Patience,
+        *,
+        trust_seconds: float,
+    ) -> None:
+        self.session, self.worker, self.registry = session, worker, registry
+        self.reports, self.patience = reports, patience
+        self.trust_seconds = trust_seconds  # from a renewal's sending to the end of its trust
+        self._waiting: dict[UUID, Waiting] = {}
+        self._refused: list[Waiting] = []  # whose late outcome is still to be told
+        self._news: dict[UUID, Held] = {}  # whose progress is not stored yet
+        self._next_news = 0.0
+        self._wake = asyncio.Event()
+        self._closing = False
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._refused)
+
+    def put(self, held: Held, ending: Ending) -> None:
+        """Take over one outcome. Never fails, never awaits."""
+        self._news.pop(held.token, None)
+        if held.fate is None:
+            self._waiting[held.token] = Waiting(held, ending)
+            self._wake.set()
+
+    def recorded(self, held: Held, ending: Ending, state: str) -> None:
+        """An atomic handler has written its own outcome."""
+        self._news.pop(held.token, None)
+        self._settle(held, ending, state)
+
+    def refuse(self, held: Held, ending: Ending) -> None:
+        """An atomic handler met the fence: its writes are rolled back, only the trace is left."""
+        self._refused.append(Waiting(held, ending))
+        self._wake.set()
+
+    def note_progress(self, held: Held) -> None:
+        """There is progress to store within half a second."""
+        if not held.ended and held.fate is None:
+            self._news[held.token] = held
+            self._wake.set()
+
+    def close(self) -> None:
+        """Let `run` end when nothing waits any more."""
+        self._closing = True
+        self._wake.set()
+
+    async def run(self) -> None:
+        """The service: one pass after the other until closed and empty."""
+        while not (self._closing and not self._waiting and not self._refused):
+            await self._sleep()
+            try:
+                await self._pass()
+            except Exception as error:
+                await self._pause(self.patience.failed(error))
+            else:
+                self.patience.succeeded()
+
+    async def _sleep(self) -> None:
+        """Until there is something to write; a set wake is looked at before, never after."""
+        now = _now()
+        moments = [waiting.not_before for waiting in self._waiting.values()]
+        moments += [now] if self._refused else []
+        moments += [self._next_news] if self._news else []
+        delay = min(moments) - now if moments else None
+        if delay is None or delay > 0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(delay):
+                    await self._wake.wait()
+        self._wake.clear()
+
+    async def _pause(self, seconds: float) -> None:
+        """After a failure. Whatever arrives meanwhile waits too; what has expired is dropped."""
+        await asyncio.sleep(seconds)
+        self._drop_untrusted()
+
+    async def _pass(self) -> None:
+        self._drop_untrusted()
+        batch = self._batch()
+        if batch:
+            await self._write(batch)
+        if self._refused:
+            await self._tell_refused()
+        if self._news and _now() >= self._next_news:
+            await self._store_progress()
+
+    def _batch(self) -> list[Waiting]:
+        now, size, batch = _now(), 0, []
+        for waiting in self._waiting.values():
+            if waiting.not_before > now:
+                continue
+            size += len(waiting.ending.result or "") + len(waiting.ending.traceback)
+            if batch and (len(batch) >= BATCH or size > BATCH_BYTES):
+                break
+            batch.append(waiting)
+        return batch
+
+    async def _write(self, batch: Sequence[Waiting]) -> None:
+        sent = [waiting.ending for waiting in batch]
+        try:
+            answers = await self.session.call(endings.finish, WRITE_SECONDS, self.worker, sent)
+        except Exception as error:
+            if is_weather(error) or not isinstance(error, psycopg.DatabaseError):
+                raise
+            await self._write_apart(batch, error)
+            return
+        for answer in answers:
+            waiting = self._waiting[answer.token]
+            if answer.state is not None:
+                self._settle(waiting.held, waiting.ending, answer.state)
+            elif answer.busy:
+                waiting.not_before = _now() + waiting.busy
+                waiting.busy = min(2 * waiting.busy, BUSY_MAX_SECONDS)
+            else:
+                del self._waiting[answer.token]
+                self._refused.append(waiting)
+
+    async def _write_apart(self, batch: Sequence[Waiting], error: psycopg.DatabaseError) -> None:
+        """The database refuses some outcome's data: it must not sink its neighbours."""
+        if len(batch) > 1:
+            for waiting in batch:
+                await self._write([waiting])
+            return
+        (waiting,) = batch
+        if isinstance(error, psycopg.DataError) and waiting.ending.error_class == "":
+            waiting.ending = outcomes.refused_by_database(waiting.ending, error)
+            return
+        del self._waiting[waiting.held.token]
+        self.reports.unwritable(waiting.held.claim, error)
+        self.registry.settle(waiting.held, Fate.UNRECORDED)
+
+    async def _tell_refused(self) -> None:
+        """No row bears these tokens. Either an earlier copy of the statement landed, or the claim
+        was taken away; the history knows."""
+        batch = list(self._refused)
+        sent = [waiting.ending for waiting in batch]
+        stands = await self.session.call(endings.late, WRITE_SECONDS, sent)
+        for waiting in batch:
+            self._refused.remove(waiting)
+            outcome, recorded_by = stands.get(waiting.held.token, (None, None))
+            landed = recorded_by == "holder" or (outcome is None and waiting.ending.outcome is None)
+            if landed:
+                self._settle(waiting.held, waiting.ending, _expected_state(waiting))
+            else:
+                self.reports.refused(waiting.held.claim, waiting.ending, outcome)
+                self.registry.settle(waiting.held, Fate.UNRECORDED)
+
+    def _settle(self, held: Held, ending: Ending, state: str) -> None:
+        self._waiting.pop(held.token, None)
+        self.registry.settle(held, _fate(ending))
+        self.reports.written(held, ending, state)
+
+    def _drop_untrusted(self) -> None:
+        """A lease that was not renewed in time lapses by itself; the leader records the loss."""
+        horizon = _now() - self.trust_seconds
+        for waiting in [*self._waiting.values(), *self._refused]:
+            if waiting.held.trusted_from < horizon:
+                self.give_up(waiting)
+
+    def give_up(self, waiting: Waiting) -> None:
+        """Leave one claim to its lease."""
+        self._waiting.pop(waiting.held.token, None)
+        if waiting in self._refused:
+            self._refused.remove(waiting)
+        self.reports.given_up(waiting.held.claim)
+        self.registry.settle(waiting.held, Fate.UNRECORDED)
+
+    def give_up_all(self) -> list[int]:
+        """The shutdown's time is over: leave what is unwritten to the leases; return the jobs."""
+        left = [*self._waiting.values(), *self._refused]
+        for waiting in left:
+            self.give_up(waiting)
+        return [waiting.held.claim.id for waiting in left]
+
+    async def _store_progress(self) -> None:
+        batch = [held for held in self._news.values() if held.fate is None and not held.ended]
+        self._news.clear()
+        self._next_news = _now() + PROGRESS_SECONDS
+        news = [(h.claim.id, h.token, h.control.progress) for h in batch if h.control.progress]
+        if news:
+            with contextlib.suppress(psycopg.DataError):
+                await self.session.call(endings.progress, WRITE_SECONDS, news)
+
+
+def _fate(ending: Ending) -> Fate:
+    if ending.outcome is None:
+        return Fate.RETURNED
+    return Fate.INTERRUPTED if ending.outcome == "INTERRUPTED" else Fate.COMPLETED
+
+
+def _expected_state(waiting: Waiting) -> str:
+    """What the earlier copy of the statement must have decided, for those who are told of it."""
+    ending, claim = waiting.ending, waiting.held.claim
+    if ending.outcome in ("SUCCEEDED", "CANCELLED"):
+        return str(ending.outcome)
+    if ending.final or (
+        ending.outcome in ("FAILED", "TIMED_OUT") and claim.failures + 1 >= claim.max_attempts
+    ):
+        return "DEAD"
+    return "SCHEDULED" if ending.delay or ending.hold else "READY"
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

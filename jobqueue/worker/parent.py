@@ -1,0 +1,51 @@
+"""The child's side of a supervisor: who started this process, and whether it still lives."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+SUPERVISOR = "JOBQUEUE_SUPERVISOR"
+CHILD = "JOBQUEUE_CHILD"
+PIPE = "JOBQUEUE_SUPERVISOR_PIPE"
+# A supervised child that wants to be replaced leaves with this code: no crash, no exit.
+RECYCLED = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """The supervisor of this process. Nothing is ever written to the pipe: it ends when the
+    supervisor does, however it ended."""
+
+    id: str  # what Worker.supervisor holds
+    child: int  # 1, 2, ... which of its children this is
+    pipe: int
+
+    async def gone(self) -> None:
+        """Return when the supervisor has died; the child drains then."""
+        ended = asyncio.Event()
+
+        def read() -> None:
+            with contextlib.suppress(BlockingIOError):
+                if not os.read(self.pipe, 1):
+                    ended.set()
+
+        loop = asyncio.get_running_loop()
+        os.set_blocking(self.pipe, False)
+        loop.add_reader(self.pipe, read)
+        try:
+            await ended.wait()
+        finally:
+            loop.remove_reader(self.pipe)
+
+
+def parent(environment: Mapping[str, str] = os.environ) -> Parent | None:
+    """Return the supervisor of this process; None when it was started by hand."""
+    if SUPERVISOR not in environment:
+        return None
+    pipe = int(environment[PIPE])
+    os.set_inheritable(pipe, False)  # a program that a handler starts has no business with it
+    return Parent(environment[SUPERVISOR], int(environment[CHILD]), pipe)

@@ -1,0 +1,106 @@
+"""The part of a worker that leads, as a process: a row, a beat, a listener, and the leader.
+
+Arguments: JSON of the connection, JSON of the settings.
+"""
+
+import asyncio
+import json
+import signal
+import sys
+from uuid import uuid4
+
+import django
+
+django.setup()
+
+import psycopg  # noqa: E402
+
+from jobqueue import conf  # noqa: E402
+from jobqueue.store import beats, workers  # noqa: E402
+from jobqueue.store.connections import Session, is_weather  # noqa: E402
+from jobqueue.worker import kernel  # noqa: E402
+from jobqueue.worker.leader import Leader  # noqa: E402
+from jobqueue.worker.parent import parent  # noqa: E402
+
+PARAMETERS = json.loads(sys.argv[1])
+SETTINGS = conf.Settings(**json.loads(sys.argv[2]))
+
+
+async def beat(session: Session, me, leader: Leader, neighbours: kernel.Neighbours) -> None:
+    while True:
+        try:
+            answer = await session.call(
+                beats.beat,
+                SETTINGS.beat_budget_seconds,
+                me,
+                [],
+                lease=SETTINGS.lease_seconds,
+                phase="RUNNING",
+                wake="",
+                silence=neighbours.silence_seconds,
+            )
+            if answer.leader_vacant:
+                leader.vacant()
+            else:
+                leader.occupied()
+            if answer.silent:
+                await neighbours.look()
+        except Exception as error:
+            if not is_weather(error):
+                raise
+        await asyncio.sleep(SETTINGS.heartbeat_seconds)
+
+
+async def listen(leader: Leader) -> None:
+    while True:
+        try:
+            connection = await psycopg.AsyncConnection.connect(autocommit=True, **PARAMETERS)
+            await connection.execute("LISTEN jobqueue")
+            async for note in connection.notifies():
+                message = json.loads(note.payload)
+                match message["kind"]:
+                    case "leader":
+                        leader.vacant()
+                    case "died":
+                        leader.sweep_now()
+                    case "scheduled":
+                        leader.scheduled(message["at"])
+        except psycopg.Error:
+            await asyncio.sleep(0.2)
+
+
+async def main() -> None:
+    me, facts, above = uuid4(), kernel.identity(), parent()
+    session = Session(PARAMETERS, "heartbeat")
+    identity = workers.Identity(
+        id=me,
+        name="node",
+        hostname="",
+        pid=facts.pid,
+        pid_started=facts.pid_started,
+        pid_namespace=facts.pid_namespace,
+        time_namespace=facts.time_namespace,
+        boot_id=facts.boot_id,
+        supervisor=above.id if above else "",
+        version="",
+        queues=[],
+        concurrency=0,
+    )
+    await session.call(workers.register, 10, identity)
+    leader = Leader(parameters=PARAMETERS, worker=me, settings=SETTINGS)
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    neighbours = kernel.Neighbours(session, me, SETTINGS)
+    services = [
+        asyncio.create_task(beat(session, me, leader, neighbours)),
+        asyncio.create_task(listen(leader)),
+        asyncio.create_task(leader.run()),
+    ]
+    print(me, flush=True)
+    stopped = asyncio.create_task(stop.wait())
+    await asyncio.wait([stopped, *services], return_when=asyncio.FIRST_COMPLETED)
+    await leader.resign()
+    await session.call(workers.report, 2, me, "STOPPED", {})
+
+
+asyncio.run(main())

@@ -1,0 +1,116 @@
+"""Imports in a real worker process, with real signals."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jobqueue import operations
+from jobqueue.models import Attempt, Job
+from project.contacts import sample_data
+from project.contacts.models import Contact, Import, Outcome
+from project.contacts.requests import request_import, request_sample, request_webhook
+from tests.children import Children, wait_until
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(120)]
+
+ROWS = 60_000
+
+
+@pytest.fixture
+def children(transactional_db: None, tmp_path: Path) -> Iterator[Children]:
+    with Children(tmp_path) as started:
+        yield started
+
+
+def big_import() -> Import:
+    return request_import("big.csv", sample_data.as_csv(sample_data.lines(ROWS)))
+
+
+def job_of(row: Import) -> Job:
+    return Job.objects.get(pk=row.job_id)
+
+
+def is_importing(row: Import) -> bool:
+    """Whether the worker has reported contacts that it has written, and not yet all."""
+    progress = job_of(row).progress or {}
+    return progress.get("note") == "importing" and 0 < progress["done"] < ROWS
+
+
+def has_ended(row: Import) -> bool:
+    return job_of(row).is_final
+
+
+def test_an_import_and_its_receipt_are_done_once(children: Children) -> None:
+    children.worker()
+    row = request_sample(sample_data.GOOD)
+    wait_until(lambda: children.letters())
+    wait_until(lambda: not Job.objects.exclude(state=Job.State.SUCCEEDED).exists())
+    row.refresh_from_db()
+    assert (row.outcome, row.added, Contact.objects.count()) == (Outcome.IMPORTED, 4000, 4000)
+    (letter,) = children.letters()
+    assert "Subject: contacts.csv: imported" in letter
+    assert f"Message-ID: <import-{row.pk}.receipt@contacts.example>" in letter
+
+
+def test_a_refused_file_succeeds_as_a_job_and_is_not_tried_again(children: Children) -> None:
+    children.worker()
+    row = request_sample(sample_data.FAULTY)
+    wait_until(lambda: has_ended(row))
+    row.refresh_from_db()
+    assert (row.outcome, row.fault_count) == (Outcome.REFUSED, 7)
+    assert job_of(row).state == Job.State.SUCCEEDED
+    assert not Contact.objects.exists()
+
+
+def test_a_cancel_in_the_middle_stops_it_soon_and_undoes_what_was_written(
+    children: Children,
+) -> None:
+    children.worker()
+    row = big_import()
+    wait_until(lambda: is_importing(row))
+    operations.cancel(job_of(row), by="a test")
+    wait_until(lambda: has_ended(row), seconds=2)
+    assert job_of(row).state == Job.State.CANCELLED
+    assert Attempt.objects.get(job=row.job_id).outcome == "CANCELLED"
+    assert not Contact.objects.exists()
+    row.refresh_from_db()
+    assert row.outcome == Outcome.OPEN
+
+
+def test_two_signals_in_the_middle_give_it_back_and_the_next_start_finishes_it(
+    children: Children,
+) -> None:
+    worker = children.worker()
+    row = big_import()
+    wait_until(lambda: is_importing(row))
+    worker.send_signal(signal.SIGINT)
+    worker.send_signal(signal.SIGINT)
+    assert worker.wait(15) == 0
+    job = job_of(row)
+    assert (job.state, job.failures) == (Job.State.READY, 0)
+    assert list(Attempt.objects.values_list("outcome", flat=True)) == ["INTERRUPTED"]
+    assert not Contact.objects.exists()
+
+    children.worker()
+    wait_until(lambda: children.letters(), seconds=60)
+    row.refresh_from_db()
+    # Added, not updated: nothing had been left behind by the first attempt.
+    assert (row.rows, row.added, Contact.objects.count()) == (ROWS, ROWS, ROWS)
+    assert job_of(row).state == Job.State.SUCCEEDED
+    assert Job.objects.filter(queue="mail").count() == 1
+
+
+def test_the_partners_moods_lead_to_retries_and_to_dead_letters(children: Children) -> None:
+    children.worker()
+    ids = {plan: request_webhook(plan).job_id for plan in ("well", "flaky", "busy", "gone")}
+    wait_until(lambda: not Job.objects.filter(finished_at=None).exists(), seconds=30)
+    jobs = {plan: Job.objects.get(pk=job_id) for plan, job_id in ids.items()}
+    assert {plan: (job.state, job.attempts) for plan, job in jobs.items()} == {
+        "well": (Job.State.SUCCEEDED, 1),
+        "flaky": (Job.State.SUCCEEDED, 3),
+        "busy": (Job.State.SUCCEEDED, 2),
+        "gone": (Job.State.DEAD, 1),
+    }
+    assert "410 Gone" in jobs["gone"].last_error

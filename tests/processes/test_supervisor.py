@@ -1,0 +1,302 @@
+"""A real supervisor with real children and real signals; the children are small scripts."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from jobqueue.supervisor import worst
+from jobqueue.worker.recycle import Recycling, resident_bytes
+from tests.rows import add_running, add_worker, ahead, one
+from tests.waiting import until
+
+RUNNER = Path(__file__).with_name("run_supervisor.py")
+ROOT = RUNNER.parents[2]
+
+# Notes "<pid> <word>" for its start and every signal; ends by TERM or INT with EXIT.
+CHILD = """
+import os, signal, sys
+notes = os.environ["NOTES"]
+def note(word):
+    with open(notes, "a") as file:
+        file.write(f"{os.getpid()} {os.environ['JOBQUEUE_CHILD']} {word}\\n")
+def heard(number, frame):
+    note(signal.Signals(number).name)
+    if number in (signal.SIGTERM, signal.SIGINT):
+        sys.exit(int(os.environ.get("EXIT", 0)))
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2):
+    signal.signal(number, heard)
+note("start")
+while True:
+    signal.pause()
+"""
+STUBBORN = """
+import os, signal
+signal.signal(signal.SIGTERM, lambda *_: open(os.environ["NOTES"], "a").write("1 1 deaf\\n"))
+open(os.environ["NOTES"], "a").write(f"{os.getpid()} 1 start\\n")
+while True:
+    signal.pause()
+"""
+ORPHAN = """
+import asyncio, os
+from jobqueue.worker.parent import parent
+def note(word):
+    with open(os.environ["NOTES"], "a") as file:
+        file.write(f"{os.getpid()} {os.environ['JOBQUEUE_CHILD']} {word}\\n")
+note("start")
+asyncio.run(parent().gone())
+note("orphaned")
+"""
+
+START = """
+import os
+with open(os.environ["NOTES"], "a") as file:
+    file.write(f"{os.getpid()} 1 start\\n")
+"""
+
+
+@pytest.fixture
+def supervise(parameters, tmp_path):
+    """Start supervisors; whatever is left of them and their children is killed after the test."""
+    started, notes = [], tmp_path / "notes"
+    notes.touch()
+
+    def supervise(script, processes=2, *, restart=True, program=sys.executable, **settings):
+        plain = {key: value for key, value in parameters.items() if isinstance(value, str | int)}
+        arguments = [json.dumps(plain), json.dumps(settings), str(processes), json.dumps(restart)]
+        process = subprocess.Popen(
+            [sys.executable, RUNNER, *arguments, program, "-c", script],
+            cwd=ROOT,
+            env={
+                **os.environ,
+                "NOTES": str(notes),
+                "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
+            },
+        )
+        process.notes = lambda: [line.split() for line in notes.read_text().splitlines()]
+        process.pids = lambda: [int(pid) for pid, _, word in process.notes() if word == "start"]
+        started.append(process)
+        return process
+
+    yield supervise
+    for process in started:
+        process.kill()
+        process.wait()
+        for pid in process.pids():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def heard(process, word):
+    return [pid for pid, _, said in process.notes() if said == word]
+
+
+def alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+@pytest.mark.spec("S197c")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_stop_reaches_every_child_and_nothing_is_restarted(supervise, number):
+    process = supervise(CHILD, 3)
+    await until(lambda: len(process.pids()) == 3)
+    process.send_signal(number)
+    await until(lambda: process.poll() is not None)
+    assert process.returncode == 0
+    assert len(heard(process, number.name)) == 3
+    assert len(process.pids()) == 3
+
+
+@pytest.mark.spec("S196")
+async def test_a_fallen_child_is_replaced_and_the_others_live_on(supervise):
+    process = supervise(CHILD, 2)
+    await until(lambda: len(process.pids()) == 2)
+    first, second = process.pids()
+    os.kill(first, signal.SIGKILL)
+    await until(lambda: len(process.pids()) == 3)
+    assert alive(second)
+    process.terminate()
+    await until(lambda: process.poll() is not None)
+    assert process.returncode == 0
+
+
+@pytest.mark.spec("S197d")
+async def test_hup_and_usr2_are_forwarded_and_not_obeyed(supervise):
+    process = supervise(CHILD, 2)
+    await until(lambda: len(process.pids()) == 2)
+    for number in (signal.SIGHUP, signal.SIGUSR2):
+        process.send_signal(number)
+        await until(lambda number=number: len(heard(process, number.name)) == 2)
+    assert process.poll() is None
+
+
+@pytest.mark.spec("S196", "S197")
+async def test_a_child_that_falls_again_and_again_is_given_up_and_the_verdict_says_so(supervise):
+    falls = START + "os._exit(3)"
+    process = supervise(falls, 1, FIRST_WAIT_SECONDS=0.001, LONGEST_WAIT_SECONDS=0.01)
+    await until(lambda: process.poll() is not None, seconds=40)
+    assert process.returncode == 3
+    assert len(process.pids()) == 11
+
+
+@pytest.mark.spec("S197")
+async def test_a_program_that_cannot_be_started_is_tried_again_and_given_up(supervise):
+    quick = {"FIRST_WAIT_SECONDS": 0.001, "LONGEST_WAIT_SECONDS": 0.01}
+    process = supervise(CHILD, 1, program="/no/such/program", **quick)
+    await until(lambda: process.poll() is not None, seconds=40)
+    assert process.returncode == 1
+
+
+@pytest.mark.spec("S196")
+async def test_a_child_that_asks_to_be_recycled_is_replaced_without_counting(supervise):
+    recycled = START + "os._exit(10)"
+    process = supervise(recycled, 1, RECYCLE_PAUSE_SECONDS=0.001)
+    await until(lambda: len(process.pids()) > 15, seconds=40)
+    assert process.poll() is None
+
+
+@pytest.mark.spec("S197c")
+async def test_what_outlives_its_own_deadline_is_killed_and_counts_as_1(supervise):
+    process = supervise(STUBBORN, 1, drain_seconds=0.1, cancel_seconds=0.1, KILL_MARGIN_SECONDS=0.1)
+    await until(lambda: process.pids())
+    process.terminate()
+    await until(lambda: heard(process, "deaf"))
+    await until(lambda: process.poll() is not None)
+    assert process.returncode == 1
+
+
+@pytest.mark.spec("S197e")
+async def test_children_notice_that_their_supervisor_was_killed(supervise):
+    process = supervise(ORPHAN, 2)
+    await until(lambda: len(process.pids()) == 2)
+    process.kill()
+    await until(lambda: len(heard(process, "orphaned")) == 2)
+
+
+@pytest.mark.spec("S197e")
+async def test_the_verdict_is_the_worst_exit_code(supervise):
+    codes = "import os; os._exit({'1': 0, '2': 4, '3': 3}[os.environ['JOBQUEUE_CHILD']])"
+    process = supervise(codes, 3, restart=False)
+    await until(lambda: process.poll() is not None)
+    assert process.returncode == 3
+
+
+@pytest.mark.spec("S197e")
+@pytest.mark.parametrize(
+    ("codes", "verdict"),
+    [
+        ([0, 0], 0),
+        ([0, 4], 4),
+        ([4, 3], 3),
+        ([3, 5], 5),
+        ([5, 1], 1),
+        ([0, -9], 1),
+        ([0, 77], 1),
+        ([], 0),
+    ],
+)
+def test_the_order_of_exit_codes(codes, verdict):
+    assert worst(codes) == verdict
+
+
+@pytest.mark.spec("S109")
+async def test_the_death_of_a_reaped_child_is_on_record_and_announced_at_once(
+    supervise, connection, connect
+):
+    listener = await connect()
+    await listener.execute("LISTEN jobqueue")
+    process = supervise(CHILD, 1)
+    [pid] = await until(process.pids)
+    supervisor = _environment(pid)["JOBQUEUE_SUPERVISOR"]
+    worker = await add_worker(connection, pid=pid, supervisor=supervisor)
+    begin = time.monotonic()
+    os.kill(pid, signal.SIGKILL)
+    note = json.loads((await anext(listener.notifies(timeout=20))).payload)
+    assert note == {"kind": "died", "worker": str(worker)}
+    assert time.monotonic() - begin < 15
+    died = "SELECT died_at IS NOT NULL FROM jobqueue_worker WHERE id = %s"
+    assert await one(connection, died, worker)
+
+
+@pytest_asyncio.fixture
+async def nodes(parameters, connection):
+    """A supervisor of three leading processes, at default settings."""
+    plain = json.dumps({k: v for k, v in parameters.items() if isinstance(v, str | int)})
+    command = [sys.executable, str(RUNNER.with_name("run_node.py")), plain, "{}"]
+    process = await asyncio.to_thread(
+        subprocess.Popen,
+        [sys.executable, RUNNER, plain, "{}", "3", "true", *command],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
+        stdout=subprocess.DEVNULL,
+    )
+    holder = "SELECT holder FROM jobqueue_leaderlease WHERE expires_at > clock_timestamp()"
+    await until(lambda: one(connection, holder), seconds=40)
+    yield process
+    process.terminate()
+    await until(lambda: process.poll() is not None, seconds=40)
+
+
+async def recovery(connection, chosen):
+    """Kill the worker that this condition chooses; return how long until its job is free."""
+    settled = (
+        "SELECT count(*) = 3 FROM jobqueue_worker WHERE died_at IS NULL "
+        "AND started_at < clock_timestamp() - interval '1 s'"
+    )
+    await until(lambda: one(connection, settled), seconds=60)
+    living = f"SELECT id FROM jobqueue_worker w WHERE died_at IS NULL AND {chosen} LIMIT 1"
+    worker = await until(lambda: one(connection, living), seconds=40)
+    pid = await one(connection, "SELECT pid FROM jobqueue_worker WHERE id = %s", worker)
+    job, _ = await add_running(connection, worker=worker, lease=ahead(600))
+    begin = time.monotonic()
+    os.kill(pid, signal.SIGKILL)
+    back = "SELECT state <> 'RUNNING' FROM jobqueue_job WHERE id = %s"
+    await until(lambda: one(connection, back, job), seconds=60)
+    return time.monotonic() - begin
+
+
+LEADS = "EXISTS (SELECT FROM jobqueue_leaderlease WHERE holder = w.id AND expires_at > now())"
+VICTIMS = {"leader": LEADS, "follower": f"NOT {LEADS}"}
+
+
+@pytest.mark.spec("S109", "S183")
+@pytest.mark.parametrize("victim", VICTIMS)
+async def test_the_jobs_of_a_killed_child_come_back_at_once(nodes, connection, victim):
+    await recovery(connection, VICTIMS[victim])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.spec("S109")
+@pytest.mark.parametrize("victim", VICTIMS)
+async def test_ten_supervised_recoveries(nodes, connection, victim, capsys):
+    times = [await recovery(connection, VICTIMS[victim]) for _ in range(10)]
+    with capsys.disabled():
+        print(f"\nsupervised, {victim}: " + " ".join(f"{took:.2f}" for took in sorted(times)))
+    assert max(times) <= 2.0
+
+
+def _environment(pid):
+    pairs = Path(f"/proc/{pid}/environ").read_text().split("\0")
+    return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+
+
+def test_a_worker_is_due_for_recycling_by_jobs_or_by_memory():
+    assert Recycling().due(10**9) is None
+    assert Recycling(max_jobs=5).due(4) is None
+    assert "--max-jobs" in Recycling(max_jobs=5).due(5)
+    assert "--max-memory" in Recycling(max_memory=1).due(0)
+    assert Recycling(max_memory=10**6).due(0) is None
+    assert 10**6 < resident_bytes() < 10**12

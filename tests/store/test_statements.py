@@ -1,0 +1,96 @@
+"""The statements as texts: valid, planned on indexes, and with the right clock."""
+
+import importlib
+import pkgutil
+import re
+
+import pytest
+import pytest_asyncio
+
+from jobqueue import store
+
+PARAMETER = re.compile(r"%\((\w+)\)s")
+TABLES = ("jobqueue_job", "jobqueue_attempt", "jobqueue_jobevent", "jobqueue_scheduletick")
+FILL = """
+INSERT INTO jobqueue_job (task, state, finished_at, enqueued_at, attempts)
+SELECT 'x.y', (ARRAY['SUCCEEDED', 'DEAD', 'CANCELLED'])[g % 3 + 1], now() - g * interval '1 s',
+    now() - interval '9 days', 1
+FROM generate_series(1, 20000) g;
+INSERT INTO jobqueue_job (task, state, run_at)
+SELECT 'x.y', CASE WHEN g % 2 = 0 THEN 'READY' ELSE 'SCHEDULED' END, now() + g * interval '1 s'
+FROM generate_series(1, 2000) g;
+INSERT INTO jobqueue_attempt (token, job_id, number, outcome, started_at, finished_at)
+SELECT gen_random_uuid(), id, 1, 'FAILED', now(), now() FROM jobqueue_job WHERE attempts = 1;
+INSERT INTO jobqueue_jobevent (job, kind, at)
+SELECT id, 'cancel', now() - id * interval '1 s' FROM jobqueue_job;
+INSERT INTO jobqueue_schedule (name, task, cron) SELECT g::text, 'x.y', '* * * * *'
+FROM generate_series(1, 20) g;
+INSERT INTO jobqueue_scheduletick (schedule_id, tick_at)
+SELECT s.id, now() - g * interval '1 min' FROM jobqueue_schedule s, generate_series(1, 500) g;
+ANALYZE jobqueue_job, jobqueue_attempt, jobqueue_jobevent, jobqueue_schedule, jobqueue_scheduletick
+"""
+
+
+def statements():
+    found = {}
+    for module in pkgutil.iter_modules(store.__path__):
+        home = importlib.import_module(f"jobqueue.store.{module.name}")
+        for name, text in vars(home).items():
+            if name.isupper() and isinstance(text, str) and text.startswith("\n"):
+                found[f"{module.name}.{name}"] = text
+    return found
+
+
+STATEMENTS = statements()
+
+
+def numbered(text):
+    """The statement with numbered parameters, and how many there are."""
+    names = list(dict.fromkeys(PARAMETER.findall(text)))
+    return PARAMETER.sub(lambda match: f"${names.index(match[1]) + 1}", text), len(names)
+
+
+@pytest_asyncio.fixture
+async def filled(connection):
+    await connection.execute(FILL)
+    await connection.execute("SET plan_cache_mode = force_generic_plan")
+    return connection
+
+
+@pytest.mark.spec("S10", "S179")
+async def test_each_statement_is_valid_and_its_generic_plan_reads_no_whole_table(filled):
+    scans = {}
+    for name, text in STATEMENTS.items():
+        statement, count = numbered(text)
+        await filled.execute(f"PREPARE s AS {statement}")
+        values = f"({', '.join(['NULL'] * count)})" if count else ""
+        cursor = await filled.execute(f"EXPLAIN EXECUTE s{values}")
+        plan = "\n".join(line for (line,) in await cursor.fetchall())
+        whole = [table for table in TABLES if re.search(rf"Seq Scan on {table}\b", plan)]
+        if whole:
+            scans[name] = whole
+        await filled.execute("DEALLOCATE s")
+    assert scans == {}
+
+
+BOUNDS = r"(run_at|hold_until|lease_expires_at|expires_at|parked_at|finished_at|last_seen_at|\bat)"
+
+
+@pytest.mark.spec("S5")
+@pytest.mark.parametrize("module", ["lookout", "promotion", "reclaims", "sweeps", "tidying"])
+def test_what_selects_rows_is_compared_with_a_time_that_stands_still(module):
+    for name, text in STATEMENTS.items():
+        if name.startswith(f"{module}."):
+            # What follows from the chosen rows (a CASE) is decided at the real moment.
+            conditions = re.sub(r"CASE.*?END", "", text, flags=re.DOTALL)
+            assert not re.search(rf"{BOUNDS} <= clock_timestamp\(\)", conditions), name
+
+
+@pytest.mark.spec("S5", "S4")
+def test_no_statement_is_given_a_moment_by_the_process():
+    told = {
+        name: sorted(set(PARAMETER.findall(text)) & {"now", "at", "started_at", "finished_at"})
+        for name, text in STATEMENTS.items()
+        if name.split(".")[0] != "schedules"  # a tick is a moment of the calendar
+    }
+    assert not {name: words for name, words in told.items() if words}
