@@ -19,7 +19,7 @@ SELECT CASE WHEN n %% 1000 = 0 THEN 'shop.tasks.rare' ELSE 'shop.tasks.task' || 
     (ARRAY['default', 'mail', 'imports', 'reports'])[1 + (n %% 4)], n %% 5,
     s.state, CASE WHEN s.state = 'DEAD' THEN 'attempts spent' ELSE '' END,
     CASE WHEN s.state = 'SCHEDULED' THEN now() + n %% 86400 * interval '1 second' ELSE s.at END,
-    CASE WHEN s.state IN ('SUCCEEDED', 'RUNNING') THEN 1 WHEN s.state = 'DEAD' THEN 5 ELSE n %% 2 END,
+    CASE s.state WHEN 'SUCCEEDED' THEN 1 WHEN 'RUNNING' THEN 1 WHEN 'DEAD' THEN 5 ELSE n %% 2 END,
     CASE WHEN s.state = 'DEAD' THEN 5 WHEN s.state = 'SCHEDULED' THEN n %% 2 ELSE 0 END, 5,
     CASE WHEN s.state = 'DEAD' THEN 'ValueError: order ' || n || ' is closed' ELSE '' END,
     CASE WHEN s.state = 'RUNNING' THEN gen_random_uuid() END,
@@ -49,7 +49,9 @@ BATCH = 250_000
 def main(rows: int) -> None:
     start = time.monotonic()
     with connection.cursor() as cursor:
-        cursor.execute("TRUNCATE jobqueue_job, jobqueue_attempt, jobqueue_jobevent, jobqueue_minute")
+        cursor.execute(
+            "TRUNCATE jobqueue_job, jobqueue_attempt, jobqueue_jobevent, jobqueue_minute"
+        )
         for first in range(1, rows + 1, BATCH):
             last = min(first + BATCH - 1, rows)
             cursor.execute(FILL, {"first": first, "last": last, "rows": rows})

@@ -27,10 +27,6 @@ def desk(
         page = browser.new_page(base_url=live_server.url, timezone_id="Europe/Berlin")
         page.set_default_timeout(15_000)
         page.on("pageerror", lambda error: faults.append(str(error)))
-        page.on(
-            "console",
-            lambda message: faults.append(message.text) if message.type == "error" else None,
-        )
         page.goto("/admin/login/?next=/admin/jobqueue/dashboard/")
         page.fill("#id_username", "ann")
         page.fill("#id_password", "ann")
