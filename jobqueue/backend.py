@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import structlog
 from django.core.checks import CheckMessage
 from django.tasks import Task, TaskResult, TaskResultStatus
 from django.tasks.backends.base import BaseTaskBackend
 from django.tasks.signals import task_enqueued
 
-from jobqueue import results
+from jobqueue import results, signals
 from jobqueue.enqueue import enqueue
 from jobqueue.tasks import JobTask, validate
-
-log = structlog.get_logger("jobqueue")
 
 
 class JobQueueBackend(BaseTaskBackend):
@@ -37,7 +34,7 @@ class JobQueueBackend(BaseTaskBackend):
     ) -> TaskResult[P, R]:
         """Insert a job. Raises ArgumentsError, TypeError or InvalidTask before anything is sent."""
         self.validate_task(task)
-        stored = enqueue(task, args, kwargs)
+        stored = enqueue(task, args, kwargs, self.alias)
         result: TaskResult[P, R] = TaskResult(
             task=task,
             id=str(stored.id),
@@ -52,14 +49,7 @@ class JobQueueBackend(BaseTaskBackend):
             errors=[],
             worker_ids=[],
         )
-        for receiver, answer in task_enqueued.send_robust(type(self), task_result=result):
-            if isinstance(answer, Exception):
-                log.error(
-                    "signal_receiver_failed",
-                    signal="task_enqueued",
-                    receiver=repr(receiver),
-                    exc_info=answer,
-                )
+        signals.send(task_enqueued, "task_enqueued", type(self), result)
         return result
 
     def get_result(self, result_id: str) -> TaskResult[..., Any]:

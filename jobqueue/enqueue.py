@@ -41,13 +41,15 @@ class Stored:
     enqueued_at: datetime
 
 
-def enqueue(task: Task[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Stored:
+def enqueue(
+    task: Task[..., Any], args: Sequence[Any], kwargs: dict[str, Any], backend: str
+) -> Stored:
     """Insert one job in the transaction that is open on the queue's database.
 
     The wake goes out after the commit. Raises ArgumentsError, or TypeError when the task cannot be
     called with these arguments, before anything is sent to the database.
     """
-    row = draft(task, args, kwargs, settings())
+    row = draft(task, args, kwargs, settings(), backend)
     alias = settings().database
     _warn_of_another_transaction(alias)
     with connections[alias].cursor() as cursor:
