@@ -6,7 +6,8 @@ import contextlib
 import json
 import logging
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import structlog
@@ -44,7 +45,7 @@ def contained(processor: Processor) -> Processor:
 
 def _as_json(logger: WrappedLogger, method: str, event: EventDict) -> str:
     try:
-        return json.dumps(event, default=_text, ensure_ascii=True)
+        return _encode(event)
     except Exception:
         return json.dumps({"event": str(event.get("event")), "level": method, "unprintable": True})
 
@@ -56,14 +57,44 @@ def _text(value: Any) -> str:
         return f"<{type(value).__name__}>"
 
 
+_encode = json.JSONEncoder(default=_text).encode
+
+
 class _StderrLogger:
     """Writes a whole line at once; a broken stderr is nobody's problem."""
 
     def msg(self, message: str) -> None:
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            sys.stderr.write(message + "\n")
+        if _waiting.lines is not None:
+            _waiting.lines.append(message)
+        else:
+            _write(message)
 
     debug = info = warning = error = critical = exception = fatal = log = msg
+
+
+class _Waiting(threading.local):
+    lines: list[str] | None = None
+
+
+_waiting = _Waiting()
+
+
+@contextlib.contextmanager
+def together() -> Iterator[None]:
+    """Write the lines of this block at its end, in one go: for many events of one moment."""
+    lines: list[str] = []
+    _waiting.lines = lines
+    try:
+        yield
+    finally:
+        _waiting.lines = None
+        if lines:
+            _write("\n".join(lines))
+
+
+def _write(text: str) -> None:
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        sys.stderr.write(text + "\n")
 
 
 class _StderrFactory:

@@ -30,8 +30,7 @@ def encode(value: Any, where: str, max_bytes: int, setting: str) -> str:
     return text
 
 
-def _dumps(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+_dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def _exact(value: Any) -> Any:

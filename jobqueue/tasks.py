@@ -287,9 +287,23 @@ def signature_text(func: Callable[..., Any]) -> str:
     return str(inspect.Signature(parameters))[:500]
 
 
+@cache
+def _positional_counts(func: Callable[..., Any]) -> range:
+    """How many positional arguments fit without any others: binding them would say the same."""
+    needed = accepted = 0
+    for parameter in signature_of(func).parameters.values():
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            needed += parameter.default is parameter.empty
+            accepted += 1
+        elif parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty:
+            return range(0)
+    return range(needed, accepted + 1)
+
+
 def check_arguments(
     task: Task[..., Any], args: list[Any] | tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
     """Raise TypeError when the task cannot be called with these arguments."""
     lead: tuple[Any, ...] = (None,) if task.takes_context else ()
-    signature_of(task.func).bind(*lead, *args, **kwargs)
+    if kwargs or len(lead) + len(args) not in _positional_counts(task.func):
+        signature_of(task.func).bind(*lead, *args, **kwargs)

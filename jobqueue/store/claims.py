@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from psycopg import AsyncConnection
 from psycopg.rows import args_row, tuple_row
 
+from jobqueue.store.arrays import array
+
 Connection = AsyncConnection[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """A row that is now RUNNING here, with all that its attempt needs."""
 
     id: int
@@ -63,9 +63,9 @@ UPDATE jobqueue_job SET
     started_at = COALESCE(started_at, clock_timestamp()),
     claimed_at = clock_timestamp()
 WHERE id = ANY((SELECT ids FROM picked)::bigint[])
-RETURNING id, lease_token, task, args, kwargs, signature, queue, backend, priority, options,
-    attempts, failures, max_attempts, enqueued_at, started_at, claimed_at, traceparent,
-    cancel_requested_at IS NOT NULL,
+RETURNING array_position((SELECT ids FROM picked), id), id, task, args, kwargs, signature, queue,
+    backend, priority, options, attempts, failures, max_attempts, enqueued_at, started_at,
+    claimed_at, traceparent, cancel_requested_at IS NOT NULL,
     EXTRACT(EPOCH FROM clock_timestamp() - parked_at)::double precision
 """
 
@@ -74,19 +74,19 @@ async def claim(
     connection: Connection, queue: str, worker: UUID, tokens: Sequence[UUID], lease: float
 ) -> list[Claim]:
     """Take the first ready jobs of one queue, at most one for each token; lease in seconds."""
-    cursor = connection.cursor(row_factory=args_row(Claim))
+    cursor = connection.cursor(row_factory=tuple_row)
     await cursor.execute(
         CLAIM,
         {
             "queue": queue,
             "worker": worker,
-            "tokens": list(tokens),
+            "tokens": array(tokens),
             "limit": len(tokens),
             "lease": lease,
         },
     )
-    place = {token: position for position, token in enumerate(tokens)}
-    return sorted(await cursor.fetchall(), key=lambda row: place[row.token])
+    rows = sorted(await cursor.fetchall())  # by their place in the queue
+    return [Claim(id, tokens[place - 1], *rest) for place, id, *rest in rows]
 
 
 # Ends the server process behind a cut connection, so that its last statement has happened or

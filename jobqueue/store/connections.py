@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import random
 import socket
 from collections.abc import Awaitable, Callable, Coroutine
@@ -11,6 +12,7 @@ from typing import Any, Concatenate
 
 import psycopg
 from psycopg import AsyncConnection, errors
+from psycopg.types.json import set_json_loads
 
 APPLICATION = "jobqueue"
 # Notices a dead peer within 45 s where nothing else speaks on the connection.
@@ -51,6 +53,14 @@ def is_refused(error: BaseException) -> bool:
     return any(
         sign in text for sign in ("password authentication failed", "no pg_hba.conf entry")
     ) or ("FATAL" in text and (" does not exist" in text or "permission denied" in text))
+
+
+_decode = json.JSONDecoder().decode
+
+
+def read_json(text: bytes | str) -> Any:
+    """Read what a statement returned; most of a claim's are empty objects."""
+    return {} if text == b"{}" else _decode(text if isinstance(text, str) else text.decode())
 
 
 def drop(connection: AsyncConnection[Any]) -> None:
@@ -139,6 +149,7 @@ class Session:
 
     async def _connect(self) -> AsyncConnection[Any]:
         connection = await AsyncConnection.connect(autocommit=True, **self.parameters)
+        set_json_loads(read_json, connection)
         self.connection = connection
         if self.prepare:
             try:

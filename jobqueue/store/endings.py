@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from psycopg import AsyncConnection
 from psycopg.rows import args_row, tuple_row
 
 from jobqueue.states import Outcome
+from jobqueue.store.arrays import array
 
 Connection = AsyncConnection[Any]
 
@@ -100,9 +101,11 @@ SELECT t.token, w.state, w.queue, w.attempts,
 FROM told t LEFT JOIN written w ON w.token = t.token
 """
 
+# The driver remembers how it read a statement only up to 4,096 characters.
+_SHORT_FINISH = re.sub(r"\n +", "\n", FINISH)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+
+class Ending(NamedTuple):
     """How one claim is to leave RUNNING. Delay and hold in seconds; JSON as text."""
 
     id: int
@@ -120,20 +123,25 @@ class Ending:
 
     def as_json(self) -> str:
         """One element of the statement's list; what is absent is left out."""
-        parts = {"id": self.id, "token": str(self.token), "delay": self.delay, "final": self.final}
-        for name in ("outcome", "hold", "reason", "error_class", "error_message", "traceback"):
-            value = getattr(self, name)
-            if value is not None:
-                parts[name] = value
-        text = json.dumps(parts, ensure_ascii=False)
+        if self.outcome is Outcome.SUCCEEDED:  # nothing else counts then; most are of this kind
+            text = f'{{"id": {self.id}, "token": "{self.token}", "outcome": "SUCCEEDED"}}'
+        else:
+            text = self._in_words()
         for name in ("result", "progress"):
             if (value := getattr(self, name)) is not None:
                 text = f'{text[:-1]}, "{name}": {value}}}'
         return text
 
+    def _in_words(self) -> str:
+        parts = {"id": self.id, "token": str(self.token), "delay": self.delay, "final": self.final}
+        for name in ("outcome", "hold", "reason", "error_class", "error_message", "traceback"):
+            value = getattr(self, name)
+            if value is not None:
+                parts[name] = value
+        return json.dumps(parts, ensure_ascii=False)
 
-@dataclass(frozen=True, slots=True)
-class Written:
+
+class Written(NamedTuple):
     """What became of one ending: the job's new state; or busy; or neither, which is a refusal."""
 
     token: UUID
@@ -151,8 +159,8 @@ def finish_parameters(worker: UUID, endings: Sequence[Ending]) -> Mapping[str, A
     """Return what FINISH wants; also used by an atomic handler on its own connection."""
     return {
         "told": f"[{','.join(ending.as_json() for ending in endings)}]",
-        "ids": [ending.id for ending in endings],
-        "tokens": [ending.token for ending in endings],
+        "ids": array(ending.id for ending in endings),
+        "tokens": array(ending.token for ending in endings),
         "worker": worker,
     }
 
@@ -160,7 +168,7 @@ def finish_parameters(worker: UUID, endings: Sequence[Ending]) -> Mapping[str, A
 async def finish(connection: Connection, worker: UUID, endings: Sequence[Ending]) -> list[Written]:
     """Write how these claims ended, all in one statement. A locked row holds up no neighbour."""
     cursor = connection.cursor(row_factory=args_row(Written))
-    await cursor.execute(FINISH, finish_parameters(worker, endings))
+    await cursor.execute(_SHORT_FINISH, finish_parameters(worker, endings))
     return await cursor.fetchall()
 
 

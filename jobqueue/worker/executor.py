@@ -18,6 +18,7 @@ from jobqueue import tasks
 from jobqueue.conf import Settings
 from jobqueue.context import JobContext, current_job
 from jobqueue.exceptions import LeaseLost
+from jobqueue.store.claims import Claim
 from jobqueue.store.endings import Ending
 from jobqueue.worker import outcomes
 from jobqueue.worker.atomic import Recorder
@@ -45,8 +46,9 @@ class Executor:
     ) -> None:
         self.settings, self.registry, self.lanes = settings, registry, lanes
         self.finisher, self.receivers = finisher, receivers
-        self.recorder, self.worker = Recorder(worker, settings), str(worker)
+        self.recorder = Recorder(worker, settings)
         self.strays = Strays()
+        self._usual: dict[str, outcomes.Options] = {}  # by task: for calls that override nothing
         self._context = copy_context()  # each attempt starts from this, not from another attempt
 
     def start(self, held: Held) -> None:
@@ -78,7 +80,7 @@ class Executor:
         try:
             task = tasks.known(claim.task) or await self._import(claim.task)
             tasks.check_arguments(task, claim.args, claim.kwargs)
-            options = outcomes.options(claim, task, self.settings)
+            options = self._options(claim, task)
         except tasks.UnknownTask as error:
             log.warning("task_unknown", job=claim.id, task=claim.task, error=str(error))
             self._over(held, outcomes.parked(claim, str(error)))
@@ -94,6 +96,14 @@ class Executor:
                 self._conclude(held, await run_coroutine(held, self.lanes, call), options)
             else:
                 self._run_in_lane(held, self._begin(held, task, options), options)
+
+    def _options(self, claim: Claim, task: Task[..., Any]) -> outcomes.Options:
+        if claim.options:
+            return outcomes.options(claim.options, task, self.settings)
+        usual = self._usual.get(claim.task)
+        if usual is None:
+            usual = self._usual[claim.task] = outcomes.options({}, task, self.settings)
+        return usual
 
     def _run_in_lane(self, held: Held, call: Callable[[], Any], options: outcomes.Options) -> None:
         """Start a plain function; its end comes back to the loop by itself."""
@@ -127,7 +137,7 @@ class Executor:
         held.control.on_progress = partial(self._progressed, held, loop)
         if options.timeout is not None:
             held.timer = loop.call_later(options.timeout, self.stop, held, Stop.TIMEOUT)
-        held.result = self.receivers.started(claim, task, self.worker)
+        self.receivers.started(held)
         current_held.set(held)
         current_job.set(claim.id)
         bind_contextvars(job=claim.id, task=claim.task, attempt=claim.attempts + 1)
@@ -136,8 +146,12 @@ class Executor:
         log.debug("job_started", queue=claim.queue)
         args: tuple[Any, ...] = tuple(claim.args)
         if task.takes_context:
-            args = (_context(held), *args)
+            args = (self._context_of(held), *args)
         return partial(task.func, *args, **claim.kwargs)
+
+    def _context_of(self, held: Held) -> JobContext:
+        result, number = self.receivers.result(held), held.claim.attempts + 1
+        return JobContext(task_result=result, control=held.control, number=number)
 
     def _progressed(self, held: Held, loop: asyncio.AbstractEventLoop) -> None:
         loop.call_soon_threadsafe(self.finisher.note_progress, held)
@@ -190,8 +204,3 @@ def _resolve_in_lane(path: str) -> Task[..., Any]:
         return tasks.resolve(path)
     finally:
         tidy_connections()
-
-
-def _context(held: Held) -> JobContext:
-    number = held.claim.attempts + 1
-    return JobContext(task_result=held.result, control=held.control, number=number)

@@ -10,9 +10,10 @@ from uuid import UUID
 
 import psycopg
 
+from jobqueue import logs
 from jobqueue.store import endings
 from jobqueue.store.connections import Session, is_weather
-from jobqueue.store.endings import Ending
+from jobqueue.store.endings import Ending, Written
 from jobqueue.worker import outcomes
 from jobqueue.worker.held import Fate, Held, Registry
 from jobqueue.worker.reports import Reports
@@ -152,16 +153,20 @@ class Finisher:
                 raise
             await self._write_apart(batch, error)
             return
-        for answer in answers:
-            waiting = self._waiting[answer.token]
-            if answer.state is not None:
-                self._settle(waiting.held, waiting.ending, answer.state)
-            elif answer.busy:
-                waiting.not_before = _now() + waiting.busy
-                waiting.busy = min(2 * waiting.busy, BUSY_MAX_SECONDS)
-            else:
-                del self._waiting[answer.token]
-                self._refused.append(waiting)
+        with logs.together():
+            for answer in answers:
+                self._hear(answer)
+
+    def _hear(self, answer: Written) -> None:
+        waiting = self._waiting[answer.token]
+        if answer.state is not None:
+            self._settle(waiting.held, waiting.ending, answer.state)
+        elif answer.busy:
+            waiting.not_before = _now() + waiting.busy
+            waiting.busy = min(2 * waiting.busy, BUSY_MAX_SECONDS)
+        else:
+            del self._waiting[answer.token]
+            self._refused.append(waiting)
 
     async def _write_apart(self, batch: Sequence[Waiting], error: psycopg.DatabaseError) -> None:
         """The database refuses some outcome's data: it must not sink its neighbours."""

@@ -78,7 +78,7 @@ class Held:
         self.task: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.lane: Any = None
-        self.result: Any = None  # Django's TaskResult, for the context and the signals
+        self.result: Any = None  # Django's TaskResult, once the context or a signal wants it
         self.recording: Any = None  # an atomic handler's ending, once its statement was sent
         self.recorded: Any = None  # and the answer
         self.blocked = ""  # the stack with which it blocked the event loop

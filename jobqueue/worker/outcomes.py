@@ -48,9 +48,9 @@ class Options:
     interruptible: bool
 
 
-def options(claim: Claim, task: Task[..., Any], settings: Settings) -> Options:
-    """Return the options of this attempt. Raises ImportError for a backoff that is gone."""
-    chosen: dict[str, Any] = {**options_of(task), **claim.options}
+def options(stored: dict[str, Any], task: Task[..., Any], settings: Settings) -> Options:
+    """Return the options of an attempt. Raises ImportError for a backoff that is gone."""
+    chosen: dict[str, Any] = {**options_of(task), **stored}
     rule = chosen.get("backoff")
     return Options(
         timeout=chosen.get("timeout", settings.timeout_seconds),
@@ -62,15 +62,10 @@ def options(claim: Claim, task: Task[..., Any], settings: Settings) -> Options:
 
 def returned(held: Held, value: Any, settings: Settings) -> Ending:
     """The handler returned: it has succeeded, whatever it had been told meanwhile."""
-    if inspect.isawaitable(value) or inspect.isasyncgen(value) or inspect.isgenerator(value):
-        if inspect.iscoroutine(value):
-            value.close()
-        error = NotJSON(f"the task returned a {type(value).__name__}, which nobody has run.")
-        return _bad_result(held, error)
     try:
         result = encode(value, "result", settings.result_max_bytes, "RESULT_MAX_BYTES")
     except NotJSON as error:
-        return _bad_result(held, error)
+        return _bad_result(held, _unrun(value) or error)
     claim = held.claim
     return Ending(
         id=claim.id,
@@ -79,6 +74,15 @@ def returned(held: Held, value: Any, settings: Settings) -> Ending:
         result=result,
         progress=held.control.progress,
     )
+
+
+def _unrun(value: Any) -> NotJSON | None:
+    """The clearer complaint about a coroutine, generator or other promise of work."""
+    if not (inspect.isawaitable(value) or inspect.isasyncgen(value) or inspect.isgenerator(value)):
+        return None
+    if inspect.iscoroutine(value):
+        value.close()
+    return NotJSON(f"the task returned a {type(value).__name__}, which nobody has run.")
 
 
 def _bad_result(held: Held, error: NotJSON) -> Ending:

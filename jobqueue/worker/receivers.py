@@ -2,84 +2,91 @@
 
 from __future__ import annotations
 
-import logging
+import json
 from concurrent.futures import Future
 from typing import Any
 
 import structlog
 from django.dispatch import Signal
-from django.tasks import Task, TaskResult, TaskResultStatus, task_backends
+from django.tasks import TaskResult, TaskResultStatus, task_backends
 from django.tasks.backends.base import BaseTaskBackend
 from django.tasks.base import TaskError
 from django.tasks.exceptions import InvalidTaskBackend
 from django.tasks.signals import task_finished, task_started
 from django.utils import timezone
 
+from jobqueue import tasks
 from jobqueue.states import FINAL, State
-from jobqueue.store.claims import Claim
 from jobqueue.store.endings import Ending
-from jobqueue.tasks import STATUS
+from jobqueue.worker.held import Held
 from jobqueue.worker.lanes import Lane, tidy_connections
 
 # The project's receivers lag behind the jobs: claim no more until they have caught up.
 MOST_WAITING = 1_000
 log = structlog.get_logger("jobqueue")
-django_log = logging.getLogger("django.tasks")
 
 
 class Receivers:
     """Sends `task_started` and `task_finished`.
 
-    Django's own two receivers only log and are called at once. As soon as a project has connected
-    one of its own, the signals go through a thread, in order, with connections of its own.
+    Through a thread, in order, with connections of its own. Django itself connects one receiver to
+    each, which only logs: while there is no other, nothing is sent but failures, since the events
+    of `Reports` say the rest already.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, worker: str) -> None:
+        self._worker = worker
         self._lane: Lane | None = None
 
     @property
     def is_behind(self) -> bool:
         return self._lane is not None and self._lane.pending > MOST_WAITING
 
-    def started(self, claim: Claim, task: Task[..., Any], worker: str) -> TaskResult[..., Any]:
-        """An attempt begins. Returns the result object that the handler's context shows."""
-        result: TaskResult[..., Any] = TaskResult(
-            task=task,
-            id=str(claim.id),
-            status=TaskResultStatus.RUNNING,
-            enqueued_at=claim.enqueued_at,
-            started_at=claim.started_at,
-            finished_at=None,
-            last_attempted_at=claim.claimed_at,
-            args=claim.args,
-            kwargs=claim.kwargs,
-            backend=claim.backend,
-            errors=[],
-            worker_ids=[worker] * (claim.attempts + 1),
-        )
-        if _has_own(task_started):
-            self._send_apart(task_started, result)
-        elif django_log.isEnabledFor(logging.INFO):
-            _send(task_started, result)
+    def result(self, held: Held) -> TaskResult[..., Any]:
+        """Return Django's view of a running attempt; made when somebody first wants to see it."""
+        claim, task = held.claim, tasks.known(held.claim.task)
+        if held.result is None and task is not None:
+            held.result = TaskResult(
+                task=task,
+                id=str(claim.id),
+                status=TaskResultStatus.RUNNING,
+                enqueued_at=claim.enqueued_at,
+                started_at=claim.started_at,
+                finished_at=None,
+                last_attempted_at=claim.claimed_at,
+                args=claim.args,
+                kwargs=claim.kwargs,
+                backend=claim.backend,
+                errors=[],
+                worker_ids=[self._worker] * (claim.attempts + 1),
+            )
+        result: TaskResult[..., Any] = held.result
         return result
 
-    def finished(
-        self, result: TaskResult[..., Any], ending: Ending, state: str, value: Any
-    ) -> None:
-        """The final state is confirmed; nothing is sent for any other."""
-        if State(state) not in FINAL:
+    def started(self, held: Held) -> None:
+        """An attempt begins."""
+        if _has_own(task_started):
+            self._send_apart(task_started, self.result(held))
+        elif _has_own(task_finished):
+            self.result(held)  # now, before the handler can change its arguments
+
+    def finished(self, held: Held, ending: Ending, state: str) -> None:
+        """The final state of a job that was started is confirmed; nothing is sent for any other."""
+        if not held.started or State(state) not in FINAL:
             return
-        object.__setattr__(result, "status", STATUS[State(state)])
+        status = tasks.STATUS[State(state)]
+        failed = status == TaskResultStatus.FAILED  # an error line may well send an e-mail
+        if not (failed or _has_own(task_finished)):
+            return
+        result = self.result(held)
+        object.__setattr__(result, "status", status)
         object.__setattr__(result, "finished_at", timezone.now())
-        object.__setattr__(result, "_return_value", value)
+        if ending.result is not None:
+            object.__setattr__(result, "_return_value", json.loads(ending.result))
         if ending.error_class:
             error = TaskError(exception_class_path=ending.error_class, traceback=ending.traceback)
             result.errors.append(error)
-        failed = result.status == TaskResultStatus.FAILED
-        if failed or _has_own(task_finished):  # an error line may well send an e-mail
-            self._send_apart(task_finished, result)
-        elif django_log.isEnabledFor(logging.INFO):
-            _send(task_finished, result)
+        self._send_apart(task_finished, result)
 
     def _send_apart(self, signal: Signal, result: TaskResult[..., Any]) -> Future[None]:
         if self._lane is None:

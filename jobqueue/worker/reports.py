@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import structlog
@@ -32,9 +31,7 @@ class Reports:
             return
         facts["attempt"] = claim.attempts + 1
         self._say(ending, state, facts)
-        if held.result is not None:
-            value = json.loads(ending.result) if ending.result is not None else None
-            self.receivers.finished(held.result, ending, state, value)
+        self.receivers.finished(held, ending, state)
 
     def _say(self, ending: Ending, state: str, facts: dict[str, Any]) -> None:
         error = f"{ending.error_class}: {ending.error_message}"[:500] if ending.error_class else ""

@@ -110,7 +110,7 @@ class Worker:
         settings, worker = self.settings, self.identity.id
         self.shutdown = Shutdown(settings, on_begin=self._begin_shutdown)
         self.watchdog.on_signal = self._signal
-        self.lanes, self.receivers = Lanes(), Receivers()
+        self.lanes, self.receivers = Lanes(), Receivers(str(worker))
         self.reports = Reports(self.receivers)
         self.claim_session = Session(self.parameters, "claim")
         self.finish_session = Session(self.parameters, "finish")
