@@ -26,6 +26,15 @@ CLOSE_SECONDS = 1.0
 UNWIND_SECONDS = 0.1
 
 
+# The statements' plans do not depend on their parameters; without this each call is planned anew,
+# which takes longer than running it. Not behind a pooler, whose sessions belong to others too: it
+# greets with a process number of its own.
+GENERIC_PLANS = """
+SELECT set_config('plan_cache_mode', 'force_generic_plan', false)
+WHERE pg_backend_pid() = %(pid)s
+"""
+
+
 class CallTimeout(psycopg.OperationalError):
     """The database did not answer in time; the connection was dropped."""
 
@@ -150,6 +159,7 @@ class Session:
     async def _connect(self) -> AsyncConnection[Any]:
         connection = await AsyncConnection.connect(autocommit=True, **self.parameters)
         set_json_loads(read_json, connection)
+        await connection.execute(GENERIC_PLANS, {"pid": connection.info.backend_pid})
         self.connection = connection
         if self.prepare:
             try:
