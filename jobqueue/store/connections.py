@@ -129,12 +129,17 @@ class Session:
             return self.connection
         await self.close()
         self._stale = False
-        self.connection = await bounded(None, self._connect(), seconds)
+        try:
+            connection = await bounded(None, self._connect(), seconds)
+        except BaseException:
+            await self.close()  # it may have come in the very moment of the bound
+            raise
         self.born += 1
-        return self.connection
+        return connection
 
     async def _connect(self) -> AsyncConnection[Any]:
         connection = await AsyncConnection.connect(autocommit=True, **self.parameters)
+        self.connection = connection
         if self.prepare:
             try:
                 await self.prepare(connection)
