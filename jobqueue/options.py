@@ -32,7 +32,7 @@ def validate(task: Task[..., Any]) -> None:
 
 
 def _validate_function(func: Callable[..., Any]) -> None:
-    if not is_module_level_function(func) or func.__name__ == "<lambda>":
+    if not _has_path(func):
         raise InvalidTask(
             f"{func!r} is not a function defined at the top level of a module: "
             "a worker could not find it again."
@@ -47,6 +47,11 @@ def _validate_function(func: Callable[..., Any]) -> None:
             f"{func.__qualname__} is a generator: calling it would run nothing. "
             "Use a plain function or a coroutine."
         )
+
+
+def _has_path(func: Callable[..., Any]) -> bool:
+    """Whether module and name lead back to it: no lambda, no method, no inner function."""
+    return is_module_level_function(func) and func.__qualname__.isidentifier()
 
 
 def _validate_run_after(moment: Any) -> None:
@@ -94,7 +99,7 @@ def _is_seconds(value: Any, *, low: float = 0) -> bool:
 
 def _is_backoff(value: Any) -> bool:
     if callable(value):
-        return is_module_level_function(value)
+        return _has_path(value)
     return value == 0 or _is_seconds(value)
 
 
