@@ -86,7 +86,7 @@ async def _give_up(connection: AsyncConnection[Any] | None, task: asyncio.Future
     cancelled = False
     if connection is not None:
         drop(connection)
-        try:  # the call sees the end of its socket by itself; psycopg asks the server when cancelled
+        try:  # the call sees its socket end by itself; psycopg asks the server when cancelled
             await asyncio.wait({task}, timeout=UNWIND_SECONDS)
         except asyncio.CancelledError:
             cancelled = True
@@ -129,12 +129,17 @@ class Session:
             return self.connection
         await self.close()
         self._stale = False
-        self.connection = await bounded(None, self._connect(), seconds)
+        try:
+            connection = await bounded(None, self._connect(), seconds)
+        except BaseException:
+            await self.close()  # it may have come in the very moment of the bound
+            raise
         self.born += 1
-        return self.connection
+        return connection
 
     async def _connect(self) -> AsyncConnection[Any]:
         connection = await AsyncConnection.connect(autocommit=True, **self.parameters)
+        self.connection = connection
         if self.prepare:
             try:
                 await self.prepare(connection)
