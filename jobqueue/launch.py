@@ -149,7 +149,7 @@ def launch(options: Options, command: Sequence[str] | None = None) -> int:
     if options.processes > 1 and above is None:
         from jobqueue import supervisor
 
-        words = command or [sys.executable, *sys.argv]
+        words = command or supervisor.command_line()
         return supervisor.run(words, options.processes, settings, restart=not options.until_idle)
     autodiscover_modules("tasks")
     orders = Orders(
