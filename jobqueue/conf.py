@@ -142,12 +142,13 @@ def _redact(value: Any) -> str | None:
     return None if good else "a list of texts, each a part of a key whose value must not be shown"
 
 
-def _address(value: Any) -> str | None:
+def address_wish(value: Any) -> str | None:
+    """Where a probe may listen; without a host on the loopback only."""
     if value is None:
         return None
-    host, _, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
-    good = bool(host) and port.isdigit() and 0 <= int(port) <= 65535
-    return None if good else 'None or an address such as "127.0.0.1:9000"'
+    port = value.rpartition(":")[2] if isinstance(value, str) else ""
+    good = port.isascii() and port.isdigit() and int(port) <= 65535
+    return None if good else 'None, an address such as "127.0.0.1:9000", or "9000"'
 
 
 _positive = _number(low=0, exclusive=True)
@@ -171,7 +172,7 @@ _RULES: dict[str, Rule] = {
     "RESULT_MAX_BYTES": _whole(1, 256 * 1024 * 1024),
     "PROGRESS_MAX_BYTES": _whole(64, 1024 * 1024),
     "REDACT": _redact,
-    "PROBE_ADDRESS": _address,
+    "PROBE_ADDRESS": address_wish,
 }
 KEYS = tuple(f.name.upper() for f in fields(Settings))
 

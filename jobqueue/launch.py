@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import faulthandler
 import os
 import sys
 from collections.abc import Sequence
@@ -19,6 +21,8 @@ from jobqueue.worker.parent import RECYCLED, parent
 from jobqueue.worker.recycle import Recycling
 from jobqueue.worker.start import CannotStartError
 from jobqueue.worker.worker import Orders, Worker
+
+EXIT_SECONDS = 2.0  # for what others do at the interpreter's end
 
 
 class BadArgumentsError(ValueError):
@@ -89,6 +93,8 @@ def check(options: Options) -> Settings:
     for name, (value, low) in bounds.items():
         if value is not None and not (low <= value <= 10**9):
             raise BadArgumentsError(f"{name}: {value} is out of range: write {low} or more.")
+    if wish := conf.address_wish(options.probe):
+        raise BadArgumentsError(f"--probe: {options.probe!r} is no address: write {wish}.")
     settings = conf.settings()
     if options.concurrency is not None:
         settings = replace(settings, concurrency=options.concurrency)
@@ -129,6 +135,7 @@ def launch(options: Options, command: Sequence[str] | None = None) -> int:
         return _say(error, 1)
     if worker.must_leave_hard:
         _leave_hard(code)
+    _bound_the_exit()
     return code
 
 
@@ -137,6 +144,12 @@ def _say(error: Exception, code: int) -> int:
     for line in str(error).splitlines():
         sys.stderr.write(f"runworker: {line}\n")
     return code
+
+
+def _bound_the_exit() -> None:
+    """The deadline covers the interpreter's own end too: what some library does there, such as
+    sending its last figures, may hang. Registered last, so that it comes before all others."""
+    atexit.register(faulthandler.dump_traceback_later, EXIT_SECONDS, exit=True)
 
 
 def _leave_hard(code: int) -> None:
