@@ -14,7 +14,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.tasks import task_backends
 from django.utils.module_loading import autodiscover_modules
 
-from jobqueue import conf, schedules
+from jobqueue import conf, rules, schedules
 from jobqueue.backend import JobQueueBackend
 from jobqueue.conf import Settings
 from jobqueue.worker.parent import RECYCLED, parent
@@ -93,7 +93,7 @@ def check(options: Options) -> Settings:
     for name, (value, low) in bounds.items():
         if value is not None and not (low <= value <= 10**9):
             raise BadArgumentsError(f"{name}: {value} is out of range: write {low} or more.")
-    if wish := conf.address_wish(options.probe):
+    if wish := rules.address(options.probe):
         raise BadArgumentsError(f"--probe: {options.probe!r} is no address: write {wish}.")
     settings = conf.settings()
     if options.concurrency is not None:

@@ -86,7 +86,7 @@ async def _give_up(connection: AsyncConnection[Any] | None, task: asyncio.Future
     cancelled = False
     if connection is not None:
         drop(connection)
-        try:  # the call sees the end of its socket by itself; psycopg asks the server when cancelled
+        try:  # the call sees its socket end by itself; psycopg asks the server when cancelled
             await asyncio.wait({task}, timeout=UNWIND_SECONDS)
         except asyncio.CancelledError:
             cancelled = True

@@ -137,7 +137,8 @@ class Finisher:
             await self._store_progress()
 
     def _batch(self) -> list[Waiting]:
-        now, size, batch = _now(), 0, []
+        now, size = _now(), 0
+        batch: list[Waiting] = []
         for waiting in self._waiting.values():
             if waiting.not_before > now:
                 continue
