@@ -22,6 +22,7 @@ WRITE_SECONDS = 5.0
 BATCH, BATCH_BYTES = 500, 4 * 1024 * 1024
 BUSY_SECONDS, BUSY_MAX_SECONDS = 0.02, 1.0
 PROGRESS_SECONDS = 0.5
+CLOSING_SECONDS = 0.1
 
 
 @dataclass(slots=True)
@@ -59,7 +60,7 @@ class Finisher:
         self._news: dict[UUID, Held] = {}  # whose progress is not stored yet
         self._next_news = 0.0
         self._wake = asyncio.Event()
-        self._closing = False
+        self._closing = asyncio.Event()
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._refused)
@@ -89,12 +90,12 @@ class Finisher:
 
     def close(self) -> None:
         """Let `run` end when nothing waits any more."""
-        self._closing = True
+        self._closing.set()
         self._wake.set()
 
     async def run(self) -> None:
         """The service: one pass after the other until closed and empty."""
-        while not (self._closing and not self._waiting and not self._refused):
+        while not (self._closing.is_set() and not self._waiting and not self._refused):
             await self._sleep()
             try:
                 await self._pass()
@@ -118,11 +119,15 @@ class Finisher:
 
     async def _pause(self, seconds: float) -> None:
         """After a failure. Whatever arrives meanwhile waits too; what has expired is dropped."""
-        await asyncio.sleep(seconds)
+        if self._closing.is_set():  # there is not much time left to try
+            await asyncio.sleep(min(seconds, CLOSING_SECONDS))
+        else:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._closing.wait()
         self._drop_untrusted()
 
     async def _pass(self) -> None:
-        self._drop_untrusted()
         batch = self._batch()
         if batch:
             await self._write(batch)
