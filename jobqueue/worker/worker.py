@@ -189,7 +189,9 @@ class Worker:
         self.services.start("trust", self.trust.run())
         self.services.start("finisher", self.finisher.run())
         if self.listener is not None:
-            self.services.start("listener", self.listener.run())
+            listener = self.listener
+            self.claimer.is_told = lambda: listener.is_proven
+            self.services.start("listener", listener.run())
         self._start_watches()
         self.intake = self.services.start("claimer", self.claimer.run())
         self.log.info(
@@ -234,6 +236,7 @@ class Worker:
         """The phases. Each comes after the one before, whatever that met."""
         resigning = asyncio.create_task(self._resign())
         await self.shutdown.drain(self.registry, self.intake)
+        await self.services.end("claimer", 0)  # a round that the deadline has cut is in doubt now
         await self.claimer.settle()
         await self.shutdown.cancel(self.registry, self.executor)
         running = await self.shutdown.release(self.registry, self.executor, self.finisher)
@@ -275,8 +278,7 @@ class Worker:
         """Jobs ended after the last look: ask once more who died."""
         if self.watch is not None and self.verdict is not None:
             with contextlib.suppress(Exception):
-                async with asyncio.timeout(CLOSE_SECONDS):
-                    self.verdict = await self.watch.settle(self.verdict)
+                self.verdict = await self.watch.settle(self.verdict, CLOSE_SECONDS)
 
     async def _flush_receivers(self) -> None:
         flushed = self.receivers.flush()
