@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.tasks import Task
 from django.tasks.backends.dummy import DummyBackend as DjangoDummyBackend
 from django.tasks.backends.immediate import ImmediateBackend as DjangoImmediateBackend
@@ -10,9 +12,9 @@ from jobqueue.tasks import JobTask, validate
 
 
 class _KnowsOptions:
-    task_class = JobTask
+    task_class: type[Task[..., Any]] = JobTask
 
-    def validate_task(self, task: Task) -> None:
+    def validate_task(self, task: Task[..., Any]) -> None:
         validate(task)
         super().validate_task(task)  # type: ignore[misc]
 

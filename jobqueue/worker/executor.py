@@ -110,7 +110,7 @@ class Executor:
             lambda done: loop.call_soon_threadsafe(self._conclude, held, done.result(), options)
         )
 
-    async def _import(self, path: str) -> Task:
+    async def _import(self, path: str) -> Task[..., Any]:
         """In a lane: the import of a module may touch the database, or take long."""
         lane = self.lanes.take()
         try:
@@ -118,7 +118,9 @@ class Executor:
         finally:
             self.lanes.give_back(lane)
 
-    def _begin(self, held: Held, task: Task, options: outcomes.Options) -> Callable[[], Any]:
+    def _begin(
+        self, held: Held, task: Task[..., Any], options: outcomes.Options
+    ) -> Callable[[], Any]:
         """Set up the attempt's own context; return the handler as a call without arguments."""
         claim, loop = held.claim, asyncio.get_running_loop()
         held.started = True
@@ -183,7 +185,7 @@ class Executor:
         self.registry.end(held)
 
 
-def _resolve_in_lane(path: str) -> Task:
+def _resolve_in_lane(path: str) -> Task[..., Any]:
     try:
         return tasks.resolve(path)
     finally:

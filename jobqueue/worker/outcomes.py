@@ -48,7 +48,7 @@ class Options:
     interruptible: bool
 
 
-def options(claim: Claim, task: Task, settings: Settings) -> Options:
+def options(claim: Claim, task: Task[..., Any], settings: Settings) -> Options:
     """Return the options of this attempt. Raises ImportError for a backoff that is gone."""
     chosen: dict[str, Any] = {**options_of(task), **claim.options}
     rule = chosen.get("backoff")

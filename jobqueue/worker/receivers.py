@@ -8,16 +8,17 @@ from typing import Any
 
 import structlog
 from django.dispatch import Signal
-from django.tasks import Task, TaskResult, TaskResultStatus
+from django.tasks import Task, TaskResult, TaskResultStatus, task_backends
+from django.tasks.backends.base import BaseTaskBackend
 from django.tasks.base import TaskError
+from django.tasks.exceptions import InvalidTaskBackend
 from django.tasks.signals import task_finished, task_started
 from django.utils import timezone
 
-from jobqueue.backend import JobQueueBackend
-from jobqueue.results import STATUS
 from jobqueue.states import FINAL, State
 from jobqueue.store.claims import Claim
 from jobqueue.store.endings import Ending
+from jobqueue.tasks import STATUS
 from jobqueue.worker.lanes import Lane, tidy_connections
 
 # The project's receivers lag behind the jobs: claim no more until they have caught up.
@@ -40,9 +41,9 @@ class Receivers:
     def is_behind(self) -> bool:
         return self._lane is not None and self._lane.pending > MOST_WAITING
 
-    def started(self, claim: Claim, task: Task, worker: str) -> TaskResult:
+    def started(self, claim: Claim, task: Task[..., Any], worker: str) -> TaskResult[..., Any]:
         """An attempt begins. Returns the result object that the handler's context shows."""
-        result = TaskResult(
+        result: TaskResult[..., Any] = TaskResult(
             task=task,
             id=str(claim.id),
             status=TaskResultStatus.RUNNING,
@@ -62,7 +63,9 @@ class Receivers:
             _send(task_started, result)
         return result
 
-    def finished(self, result: TaskResult, ending: Ending, state: str, value: Any) -> None:
+    def finished(
+        self, result: TaskResult[..., Any], ending: Ending, state: str, value: Any
+    ) -> None:
         """The final state is confirmed; nothing is sent for any other."""
         if State(state) not in FINAL:
             return
@@ -78,7 +81,7 @@ class Receivers:
         elif django_log.isEnabledFor(logging.INFO):
             _send(task_finished, result)
 
-    def _send_apart(self, signal: Signal, result: TaskResult) -> Future[None]:
+    def _send_apart(self, signal: Signal, result: TaskResult[..., Any]) -> Future[None]:
         if self._lane is None:
             self._lane = Lane("signals")
         return self._lane.submit(_send_in_lane, self._lane, signal, result)
@@ -96,15 +99,22 @@ def _has_own(signal: Signal) -> bool:
     return len(signal.receivers) > 1  # Django connects exactly one of its own
 
 
-def _send_in_lane(lane: Lane, signal: Signal, result: TaskResult) -> None:
+def _send_in_lane(lane: Lane, signal: Signal, result: TaskResult[..., Any]) -> None:
     lane.prepare()
     _send(signal, result)
     tidy_connections()
 
 
-def _send(signal: Signal, result: TaskResult) -> None:
+def _sender(alias: str) -> type[BaseTaskBackend]:
     try:
-        answers = signal.send_robust(JobQueueBackend, task_result=result)
+        return type(task_backends[alias])
+    except InvalidTaskBackend:  # it has left the settings since the enqueue
+        return BaseTaskBackend
+
+
+def _send(signal: Signal, result: TaskResult[..., Any]) -> None:
+    try:
+        answers = signal.send_robust(_sender(result.backend), task_result=result)
     except BaseException as error:  # send_robust lets a SystemExit through
         answers = [(signal, error)]  # type: ignore[list-item]
     for receiver, answer in answers:

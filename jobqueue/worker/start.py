@@ -25,8 +25,8 @@ class CannotStartError(Exception):
 async def first_contact(
     session: Session, identity: Identity, settings: Settings, shutdown: Shutdown
 ) -> None:
-    """Check the tables and register, waiting while the database is away. Raises CannotStartError for
-    what no waiting mends: a refused login, missing tables, missing rights."""
+    """Check the tables and register, waiting while the database is away. Raises CannotStartError
+    for what no waiting mends: a refused login, missing tables, missing rights."""
     backoff, told = Backoff(0.2, 5.0), False
     while not shutdown.requested.is_set():
         try:
