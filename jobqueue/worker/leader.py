@@ -93,11 +93,6 @@ class Leader:
     def _wake(self, name: str, moment: float) -> None:
         self._maintenance.wake(name, moment)
 
-    def reconnect(self) -> None:
-        """Have fresh connections before their next use."""
-        self._session.renew()
-        self._work.renew()
-
     async def resign(self) -> None:
         """Start of the shutdown: never lead again; returns when the role is given back, or could
         not be in time."""

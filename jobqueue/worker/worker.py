@@ -226,7 +226,7 @@ class Worker:
     async def _settle_verdict(self) -> None:
         """Jobs ended after the last look: ask once more who died."""
         if self.watch is not None and self.verdict is not None:
-            self.verdict = await self.watch.settle(self.verdict)
+            self.verdict = await self.watch.settle(self.verdict, CLOSE_SECONDS)
 
     async def _close(self) -> None:
         """Let go of everything; a dead server costs its socket. Harmless the second time."""
