@@ -187,6 +187,9 @@ class Finisher:
             outcome, recorded_by = stands.get(waiting.held.token, (None, None))
             landed = recorded_by == "holder" or (outcome is None and waiting.ending.outcome is None)
             if landed:
+                recording = waiting.held.recording
+                if recording is not None and recording.outcome == outcome:
+                    waiting.ending = recording  # the commit stands whose answer was cut off
                 self._settle(waiting.held, waiting.ending, _expected_state(waiting))
             else:
                 self.reports.refused(waiting.held.claim, waiting.ending, outcome)

@@ -22,16 +22,17 @@ from jobqueue.store.connections import Session
 from jobqueue.store.workers import Identity
 from jobqueue.worker import kernel
 from jobqueue.worker.claimer import Claimer
+from jobqueue.worker.contained import adopt_children
 from jobqueue.worker.executor import Executor
 from jobqueue.worker.finisher import Finisher
-from jobqueue.worker.handlers import adopt_children
 from jobqueue.worker.heartbeat import Heartbeat, Trust
 from jobqueue.worker.held import Fate, Registry
 from jobqueue.worker.idle import IdleVerdict, IdleWatch
-from jobqueue.worker.lanes import Lanes, tidy_connections
+from jobqueue.worker.lanes import Lanes
 from jobqueue.worker.leader import Leader
 from jobqueue.worker.listener import Listener
 from jobqueue.worker.news import News
+from jobqueue.worker.orm import tidy_connections
 from jobqueue.worker.parent import RECYCLED, Parent
 from jobqueue.worker.receivers import Receivers
 from jobqueue.worker.recycle import Recycling
