@@ -13,7 +13,8 @@ from jobqueue.conf import Settings
 from jobqueue.store import workers
 from jobqueue.store.connections import Backoff, Session, is_refused, is_weather
 from jobqueue.store.workers import Identity
-from jobqueue.worker.lanes import Lanes, tidy_connections
+from jobqueue.worker.lanes import Lanes
+from jobqueue.worker.orm import tidy_connections
 from jobqueue.worker.shutdown import Shutdown
 
 CALL_SECONDS = 5.0

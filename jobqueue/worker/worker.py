@@ -15,8 +15,8 @@ from jobqueue.conf import Settings
 from jobqueue.states import Phase
 from jobqueue.store import workers
 from jobqueue.store.events import Note
+from jobqueue.worker.contained import adopt_children
 from jobqueue.worker.crew import Crew
-from jobqueue.worker.handlers import adopt_children
 from jobqueue.worker.held import Fate, Held, Registry
 from jobqueue.worker.idle import IdleVerdict, IdleWatch
 from jobqueue.worker.leftovers import Threads, close_loop
