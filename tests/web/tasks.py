@@ -12,7 +12,7 @@ def send_receipt(order: int, **options: object) -> str:
     return f"sent {order}"
 
 
-@task(takes_context=True)
+@task(takes_context=True)  # type: ignore[arg-type]
 def import_slowly(context: JobContext, rows: int) -> int:
     """A hundred rows a second, until somebody cancels it."""
     for row in range(rows):
