@@ -82,7 +82,7 @@ async def block_loop(context, seconds):
 async def hold_interpreter(context, *, when_stopping):
     """A regular expression that backtracks for hours, in C."""
     note(context, "begin")
-    while when_stopping and not context.is_stopping:
+    while when_stopping and not context.is_stopping:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     re.match(r"(a+)+$", "a" * 40 + "b")
 
@@ -136,7 +136,7 @@ write_row_once = task(takes_context=True, atomic=True)(write_row.func)
 @task(takes_context=True)
 async def wait_for_file(context, path):
     note(context, "begin")
-    while not Path(path).exists():  # noqa: ASYNC240
+    while not Path(path).exists():  # noqa: ASYNC110, ASYNC240
         await asyncio.sleep(0.01)
     note(context, "end")
 
@@ -147,3 +147,19 @@ def sleep_in_database(context, seconds):
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_sleep(%s)", [seconds])
     note(context, "end")
+
+
+@task(takes_context=True)
+def finish_when_stopping(context):
+    note(context, "begin")
+    while not context.is_stopping:
+        time.sleep(0.01)
+    note(context, "end")
+
+
+@task(takes_context=True)
+async def keep_secret(context, password):
+    progress = f"{password} half-way"
+    note(context, "begin")
+    await asyncio.sleep(600)
+    note(context, progress)
