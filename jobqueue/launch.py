@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import faulthandler
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -22,6 +24,8 @@ from jobqueue.worker.parent import RECYCLED, parent
 from jobqueue.worker.recycle import Recycling
 from jobqueue.worker.start import CannotStartError
 from jobqueue.worker.worker import Orders, Worker
+
+EXIT_SECONDS = 2.0  # for what others do at the interpreter's end
 
 
 class BadArgumentsError(ValueError):
@@ -149,7 +153,7 @@ def launch(options: Options, command: Sequence[str] | None = None) -> int:
     if options.processes > 1 and above is None:
         from jobqueue import supervisor
 
-        words = command or [sys.executable, *sys.argv]
+        words = command or supervisor.command_line()
         return supervisor.run(words, options.processes, settings, restart=not options.until_idle)
     autodiscover_modules("tasks")
     orders = Orders(
@@ -169,6 +173,7 @@ def launch(options: Options, command: Sequence[str] | None = None) -> int:
         return _say(error, 1)
     if worker.must_leave_hard:
         _leave_hard(code)
+    _bound_the_exit()
     return code
 
 
@@ -177,6 +182,12 @@ def _say(error: Exception, code: int) -> int:
     for line in str(error).splitlines():
         sys.stderr.write(f"runworker: {line}\n")
     return code
+
+
+def _bound_the_exit() -> None:
+    """The deadline covers the interpreter's own end too: what some library does there, such as
+    sending its last figures, may hang. Registered last, so that it comes before all others."""
+    atexit.register(faulthandler.dump_traceback_later, EXIT_SECONDS, exit=True)
 
 
 def _leave_hard(code: int) -> None:
