@@ -79,7 +79,7 @@ def test_any_queue_may_be_served_where_any_may_be_enqueued(settings):
         ("max_runtime", float("inf"), "--max-runtime: inf is out of range"),
         ("max_jobs", 0, "--max-jobs: 0 is out of range"),
         ("max_memory", 0, "--max-memory: 0 is out of range"),
-        ("probe", "here", "--probe: 'here' will not do: write an address such as"),
+        ("probe", "here", "--probe: 'here' will not do: write an address such"),
         ("probe", "", "--probe: '' will not do"),
     ],
 )
