@@ -10,7 +10,7 @@ from enum import Enum
 from functools import cache
 from typing import Any
 
-from asgiref.sync import async_to_sync, sync_to_async
+from asgiref.sync import sync_to_async
 from django.db import transaction
 from django.tasks import Task, TaskContext, TaskResultStatus
 from django.utils.module_loading import import_string
@@ -107,28 +107,24 @@ class JobTask(Task):  # type: ignore[type-arg]  # generic in the stubs only
         return replace(self, **changes, **options)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the function here and now, as Django's ImmediateBackend does: with the context and,
-        for `atomic`, the transaction that it would have in a worker."""
-        args = _with_job_context(args)
+        """Run the function here and now, without the queue; an atomic one in its transaction."""
+        args = self._with_our_context(args)
         if self.atomic is True:
             with transaction.atomic(using=settings().database):
                 return self.func(*args, **kwargs)
-        if inspect.iscoroutinefunction(self.func):
-            return async_to_sync(self.func)(*args, **kwargs)
-        return self.func(*args, **kwargs)
+        return Task.call(self, *args, **kwargs)
 
     async def acall(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the function here and now; a plain one in a thread."""
-        if inspect.iscoroutinefunction(self.func):
-            return await self.func(*_with_job_context(args), **kwargs)
-        return await sync_to_async(self.call)(*args, **kwargs)
+        """Run the function here and now, without the queue."""
+        if self.atomic is True:
+            return await sync_to_async(self.call)(*args, **kwargs)
+        return await Task.acall(self, *self._with_our_context(args), **kwargs)
 
-
-def _with_job_context(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Django's own backends pass its plain context; handlers expect ours."""
-    if args and type(args[0]) is TaskContext:
-        return (JobContext(task_result=args[0].task_result, number=args[0].attempt), *args[1:])
-    return args
+    def _with_our_context(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Django's ImmediateBackend knows only its own context, which has no `progress`."""
+        if self.takes_context and args and type(args[0]) is TaskContext:
+            return JobContext(task_result=args[0].task_result), *args[1:]
+        return args
 
 
 OPTION_NAMES = frozenset(
