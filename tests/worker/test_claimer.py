@@ -326,11 +326,11 @@ async def _nothing(*args):
 
 
 @pytest.mark.spec("S53")
-async def test_a_round_cut_by_the_deadline_is_handed_back_by_the_settling(make, connection, proxy):
+async def test_a_round_cut_by_the_deadline_is_handed_back_by_the_settling(
+    make, connection, proxy, lose_the_answer
+):
     job = await add_job(connection)
     intake = make()
-    await intake.claimer.session.open(5)
-    proxy.only, proxy.swallow_answers = "claim", True
     intake.run()
     await until(lambda: _is_running(connection, 1))
     intake.claimer.stop()
