@@ -155,7 +155,7 @@ class Registry:
         self._drop_if_over(held)
 
     def _drop_if_over(self, held: Held) -> None:
-        if held.ended and held.fate is not None and self._held.pop(held.token, None):
+        if held.ended and held.fate is not None and self._held.pop(held.token, None) is not None:
             self.freed.set()
 
     def renewable(self) -> list[Held]:

@@ -79,7 +79,7 @@ class NoConnection(Exception):  # noqa: N818
     """An atomic handler's transaction could not begin."""
 
 
-def options(claim: Claim, task: Task, settings: Settings) -> Options:
+def options(claim: Claim, task: Task[Any, Any], settings: Settings) -> Options:
     """Return the options of this attempt."""
     chosen: dict[str, Any] = {**options_of(task), **claim.options}
     return Options(

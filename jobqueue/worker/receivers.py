@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from concurrent.futures import Future
+from copy import copy
 from typing import Any
 
 import structlog
@@ -40,9 +41,9 @@ class Receivers:
     def is_behind(self) -> bool:
         return self._lane is not None and self._lane.pending > MOST_WAITING
 
-    def started(self, claim: Claim, task: Task, worker: str) -> TaskResult:
+    def started(self, claim: Claim, task: Task[Any, Any], worker: str) -> TaskResult[Any, Any]:
         """An attempt begins. Returns the result object that the handler's context shows."""
-        result = TaskResult(
+        result: TaskResult[Any, Any] = TaskResult(
             task=task,
             id=str(claim.id),
             status=TaskResultStatus.RUNNING,
@@ -59,20 +60,23 @@ class Receivers:
         self._send_well(task_started, result, logging.INFO)
         return result
 
-    def finished(self, result: TaskResult, ending: Ending, state: str, value: Any) -> None:
+    def finished(
+        self, result: TaskResult[Any, Any], ending: Ending, state: str, value: Any
+    ) -> None:
         """The final state is confirmed; nothing is sent for any other."""
         if State(state) not in FINAL:
             return
+        result = copy(result)  # who is still to hear of the start sees how it was then
         object.__setattr__(result, "status", STATUS[State(state)])
         object.__setattr__(result, "finished_at", timezone.now())
         object.__setattr__(result, "_return_value", value)
         if ending.error_class:
             error = TaskError(exception_class_path=ending.error_class, traceback=ending.traceback)
-            result.errors.append(error)
+            object.__setattr__(result, "errors", [error])
         failed = result.status == TaskResultStatus.FAILED
         self._send_well(task_finished, result, logging.ERROR if failed else logging.INFO)
 
-    def _send_well(self, signal: Signal, result: TaskResult, level: int) -> None:
+    def _send_well(self, signal: Signal, result: TaskResult[Any, Any], level: int) -> None:
         """At once where nobody listens but Django, whose line is quickly written; else apart: a
         project's receiver, or its logging handler, may well send an e-mail."""
         if _has_own(signal) or not _logs_quickly(level):
@@ -80,7 +84,7 @@ class Receivers:
         elif django_log.isEnabledFor(level):
             _send(signal, result)
 
-    def _send_apart(self, signal: Signal, result: TaskResult) -> Future[None]:
+    def _send_apart(self, signal: Signal, result: TaskResult[Any, Any]) -> Future[None]:
         if self._lane is None:
             self._lane = Lane("signals")
         return self._lane.submit(_send_in_lane, self._lane, signal, result)
@@ -110,7 +114,7 @@ def _logs_quickly(level: int) -> bool:
     return True
 
 
-def _send_in_lane(lane: Lane, signal: Signal, result: TaskResult) -> None:
+def _send_in_lane(lane: Lane, signal: Signal, result: TaskResult[Any, Any]) -> None:
     lane.prepare()
     try:
         _send(signal, result)
@@ -118,7 +122,7 @@ def _send_in_lane(lane: Lane, signal: Signal, result: TaskResult) -> None:
         lane.tidy()
 
 
-def _send(signal: Signal, result: TaskResult) -> None:
+def _send(signal: Signal, result: TaskResult[Any, Any]) -> None:
     try:
         answers = signal.send_robust(JobQueueBackend, task_result=result)
     except BaseException as error:  # send_robust lets a SystemExit through
