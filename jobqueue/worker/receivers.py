@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
+from collections.abc import Iterator
 from concurrent.futures import Future
+from copy import copy
 from typing import Any
 
 import structlog
@@ -19,24 +22,26 @@ from jobqueue import tasks
 from jobqueue.states import FINAL, State
 from jobqueue.store.endings import Ending
 from jobqueue.worker.held import Held
-from jobqueue.worker.lanes import Lane, tidy_connections
+from jobqueue.worker.lanes import Lane
 
 # The project's receivers lag behind the jobs: claim no more until they have caught up.
 MOST_WAITING = 1_000
 log = structlog.get_logger("jobqueue")
+django_log = logging.getLogger("django.tasks")
 
 
 class Receivers:
     """Sends `task_started` and `task_finished`.
 
-    Through a thread, in order, with connections of its own. Django itself connects one receiver to
-    each, which only logs: while there is no other, nothing is sent but failures, since the events
-    of `Reports` say the rest already.
+    Django's own two receivers only log and are called at once, where anybody hears them. As soon as
+    a project has connected one of its own, the signals go through a thread, in order, with
+    connections of its own.
     """
 
     def __init__(self, worker: str) -> None:
         self._worker = worker
         self._lane: Lane | None = None
+        self._is_heard = _is_heard(logging.INFO)
 
     @property
     def is_behind(self) -> bool:
@@ -65,8 +70,8 @@ class Receivers:
 
     def started(self, held: Held) -> None:
         """An attempt begins."""
-        if _has_own(task_started):
-            self._send_apart(task_started, self.result(held))
+        if self._is_heard or _has_own(task_started):
+            self._send_well(task_started, self.result(held), logging.INFO)
         elif _has_own(task_finished):
             self.result(held)  # now, before the handler can change its arguments
 
@@ -75,18 +80,26 @@ class Receivers:
         if not held.started or State(state) not in FINAL:
             return
         status = tasks.STATUS[State(state)]
-        failed = status == TaskResultStatus.FAILED  # an error line may well send an e-mail
-        if not (failed or _has_own(task_finished)):
+        failed = status == TaskResultStatus.FAILED
+        if not (failed or self._is_heard or _has_own(task_finished)):
             return
-        result = self.result(held)
+        result = copy(self.result(held))  # who is still to hear of the start sees how it was then
         object.__setattr__(result, "status", status)
         object.__setattr__(result, "finished_at", timezone.now())
         if ending.result is not None:
             object.__setattr__(result, "_return_value", json.loads(ending.result))
         if ending.error_class:
             error = TaskError(exception_class_path=ending.error_class, traceback=ending.traceback)
-            result.errors.append(error)
-        self._send_apart(task_finished, result)
+            object.__setattr__(result, "errors", [error])
+        self._send_well(task_finished, result, logging.ERROR if failed else logging.INFO)
+
+    def _send_well(self, signal: Signal, result: TaskResult[..., Any], level: int) -> None:
+        """At once where nobody listens but Django, whose line is quickly written; else apart: a
+        project's receiver, or its logging handler, may well send an e-mail."""
+        if _has_own(signal) or not _logs_quickly(level):
+            self._send_apart(signal, result)
+        elif django_log.isEnabledFor(level):
+            _send(signal, result)
 
     def _send_apart(self, signal: Signal, result: TaskResult[..., Any]) -> Future[None]:
         if self._lane is None:
@@ -106,10 +119,36 @@ def _has_own(signal: Signal) -> bool:
     return len(signal.receivers) > 1  # Django connects exactly one of its own
 
 
+def _is_heard(level: int) -> bool:
+    """Whether any handler would take a line of Django's own receivers. With Django's default
+    logging and DEBUG off, none does."""
+    if not django_log.isEnabledFor(level):
+        return False
+    line = django_log.makeRecord(django_log.name, level, __file__, 0, "Task", (), None)
+    return any(level >= handler.level and handler.filter(line) for handler in _log_handlers())
+
+
+def _log_handlers() -> Iterator[logging.Handler]:
+    logger: logging.Logger | None = django_log
+    while logger is not None:
+        yield from logger.handlers
+        logger = logger.parent if logger.propagate else None
+
+
+def _logs_quickly(level: int) -> bool:
+    """Whether a line of this level only goes to streams and files."""
+    return all(
+        level < handler.level or isinstance(handler, logging.StreamHandler | logging.NullHandler)
+        for handler in _log_handlers()
+    )
+
+
 def _send_in_lane(lane: Lane, signal: Signal, result: TaskResult[..., Any]) -> None:
     lane.prepare()
-    _send(signal, result)
-    tidy_connections()
+    try:
+        _send(signal, result)
+    finally:
+        lane.tidy()
 
 
 def _sender(alias: str) -> type[BaseTaskBackend]:

@@ -1,17 +1,22 @@
-"""The first contact with the database: wait for it, or end with one clear sentence."""
+"""Before the first claim: wait for the database, or end with one clear sentence; prepare it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
+from pkgutil import iter_modules
 
 import psycopg
 import structlog
 
+from jobqueue import migrations
 from jobqueue.conf import Settings
 from jobqueue.store import workers
 from jobqueue.store.connections import Backoff, Session, is_refused, is_weather
 from jobqueue.store.workers import Identity
+from jobqueue.worker.lanes import Lanes
+from jobqueue.worker.orm import tidy_connections
 from jobqueue.worker.shutdown import Shutdown
 
 CALL_SECONDS = 5.0
@@ -30,10 +35,9 @@ async def first_contact(
     backoff, told = Backoff(0.2, 5.0), False
     while not shutdown.requested.is_set():
         try:
-            if not await session.call(workers.tables_exist, CALL_SECONDS):
-                raise CannotStartError(
-                    "The tables of jobqueue are missing in this database: run `manage.py migrate`."
-                )
+            obstacle = await session.call(workers.obstacle, CALL_SECONDS, _newest_migration())
+            if obstacle is not None:
+                raise CannotStartError(obstacle)
             await session.call(workers.register, CALL_SECONDS, identity)
             return
         except psycopg.Error as error:
@@ -49,10 +53,37 @@ async def first_contact(
                 await shutdown.requested.wait()
 
 
+def _newest_migration() -> str:
+    names = [module.name for module in iter_modules(migrations.__path__)]
+    return max(name for name in names if name[0].isdecimal())
+
+
 def _sentence(error: psycopg.Error) -> str:
     text = " ".join(str(error).split())
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
         return f"The database user lacks a right that jobqueue needs: {text}"
-    if isinstance(error, psycopg.errors.UndefinedColumn | psycopg.errors.UndefinedTable):
-        return f"The tables of jobqueue are older than this code ({text}): run `manage.py migrate`."
     return f"The database cannot be used: {text}"
+
+
+async def prepare(lanes: Lanes, call: Callable[[], object], shutdown: Shutdown) -> None:
+    """What the project declares in code reaches the tables; a failure is told, not fatal. A stop
+    does not wait for it."""
+    lane = lanes.take()
+    work = asyncio.wrap_future(lane.submit(_in_lane, call))
+    stop = asyncio.create_task(shutdown.requested.wait(), name="stop-while-preparing")
+    await asyncio.wait({work, stop}, return_when="FIRST_COMPLETED")
+    stop.cancel()
+    await asyncio.wait({stop})
+    if not work.done():  # the lane's thread ends with the process
+        work.cancel()
+        return
+    if error := work.exception():
+        log.error("schedules_not_synchronised", exc_info=error)
+    lanes.give_back(lane)
+
+
+def _in_lane(call: Callable[[], object]) -> None:
+    try:
+        call()
+    finally:
+        tidy_connections()
