@@ -1,4 +1,4 @@
-.PHONY: help demo test lint format lock clean
+.PHONY: help demo test bench lint format lock clean
 
 help:  ## Show these targets
 	@sed -n 's/^\([a-z]*\):.*## */  make \1: /p' Makefile
@@ -9,6 +9,10 @@ demo:  ## Run the example site with a worker on http://127.0.0.1:8000/
 
 test:  ## Run the tests (ARGS="-k name" goes to pytest)
 	@scripts/test $(ARGS)
+
+bench:  ## Measure throughput, latency and idle cost beside the bare driver
+	@scripts/setup
+	@.venv/bin/python -m benchmarks.quick $(ARGS)
 
 lint:  ## Check format, lint, types, import contracts and migrations
 	@scripts/lint

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import structlog
 from django.core.checks import CheckMessage
 from django.tasks import Task, TaskResult, TaskResultStatus
 from django.tasks.backends.base import BaseTaskBackend
 from django.tasks.signals import task_enqueued
 
-from jobqueue import results
+from jobqueue import results, signals
 from jobqueue.enqueue import enqueue
-from jobqueue.tasks import JobTask, validate
-
-log = structlog.get_logger("jobqueue")
+from jobqueue.options import validate
+from jobqueue.tasks import JobTask
 
 
 class JobQueueBackend(BaseTaskBackend):
@@ -27,16 +25,18 @@ class JobQueueBackend(BaseTaskBackend):
     supports_get_result = True
     supports_priority = True
 
-    def validate_task(self, task: Task) -> None:
+    def validate_task(self, task: Task[..., Any]) -> None:
         """Raise InvalidTask, naming the argument and what to write instead."""
         validate(task)
         super().validate_task(task)
 
-    def enqueue(self, task: Task, args: Sequence[Any], kwargs: dict[str, Any]) -> TaskResult:
+    def enqueue[**P, R](
+        self, task: Task[P, R], args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> TaskResult[P, R]:
         """Insert a job. Raises ArgumentsError, TypeError or InvalidTask before anything is sent."""
         self.validate_task(task)
-        stored = enqueue(task, args, kwargs)
-        result = TaskResult(
+        stored = enqueue(task, args, kwargs, self.alias)
+        result: TaskResult[P, R] = TaskResult(
             task=task,
             id=str(stored.id),
             status=TaskResultStatus.READY,
@@ -50,21 +50,14 @@ class JobQueueBackend(BaseTaskBackend):
             errors=[],
             worker_ids=[],
         )
-        for receiver, answer in task_enqueued.send_robust(type(self), task_result=result):
-            if isinstance(answer, Exception):
-                log.error(
-                    "signal_receiver_failed",
-                    signal="task_enqueued",
-                    receiver=repr(receiver),
-                    exc_info=answer,
-                )
+        signals.send(task_enqueued, "task_enqueued", type(self), result)
         return result
 
-    def get_result(self, result_id: str) -> TaskResult:
+    def get_result(self, result_id: str) -> TaskResult[..., Any]:
         """Return the state of a job. Raises TaskResultDoesNotExist."""
         return results.load(result_id)
 
-    def check(self, **kwargs: Any) -> Iterable[CheckMessage]:
+    def check(self, **kwargs: Any) -> list[CheckMessage]:
         """Django's own call: the checks of this app."""
         from jobqueue.checks import check_backend
 

@@ -25,12 +25,11 @@ def register_all() -> None:
 
 def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
     """Every fault of `JOBQUEUE` at once."""
-    _, faults = conf.read()
     return [
         (Error if fault.code.startswith("E") else Warning)(
             f"{fault.key}: {fault.message}", hint=fault.hint, id=f"jobqueue.{fault.code}"
         )
-        for fault in faults
+        for fault in conf.read()[1]
     ]
 
 

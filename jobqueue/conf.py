@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
-from math import isfinite
+from math import ceil
 from typing import Any
 
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
+
+from jobqueue import rules
 
 DAY = 86400
 # The tolerated number of beats in a row that may fail before a lease is in danger.
@@ -104,76 +106,35 @@ class Settings:
         return self.poll_seconds if self.notify else min(1.0, self.poll_seconds)
 
 
-Rule = Callable[[Any], str | None]  # the wish when the value is refused, else None
-
-
-def _number(*, low: float, exclusive: bool = False, none: bool = False) -> Rule:
-    wish = f"a number of seconds {'above' if exclusive else 'of at least'} {low:g}"
-    if none:
-        wish += ", or None"
-
-    def rule(value: Any) -> str | None:
-        if value is None and none:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
-            return wish
-        return wish if value < low or (exclusive and value == low) else None
-
-    return rule
-
-
-def _whole(low: int, high: int) -> Rule:
-    def rule(value: Any) -> str | None:
-        good = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
-        return None if good else f"a whole number from {low} to {high}"
-
-    return rule
-
-
-def _retention(value: Any) -> str | None:
-    wish = "a dict from SUCCEEDED, CANCELLED and DEAD to seconds, or to None to keep for ever"
-    if not isinstance(value, Mapping) or set(value) - {"SUCCEEDED", "CANCELLED", "DEAD"}:
-        return wish
-    return wish if any(_number(low=0, none=True)(seconds) for seconds in value.values()) else None
-
-
-def _redact(value: Any) -> str | None:
-    good = isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
-    return None if good else "a list of texts, each a part of a key whose value must not be shown"
-
-
-def _address(value: Any) -> str | None:
-    if value is None:
-        return None
-    host, _, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
-    good = bool(host) and port.isdigit() and 0 <= int(port) <= 65535
-    return None if good else 'None or an address such as "127.0.0.1:9000"'
-
-
-_positive = _number(low=0, exclusive=True)
-_RULES: dict[str, Rule] = {
+_positive = rules.number(low=0, exclusive=True)
+_RULES: dict[str, rules.Rule] = {
     "DATABASE": lambda v: None if isinstance(v, str) and v else "an alias of DATABASES",
-    "CONCURRENCY": _whole(1, 10_000),
+    "CONCURRENCY": rules.whole(1, 10_000),
     "POLL_SECONDS": _positive,
     "NOTIFY": lambda v: None if isinstance(v, bool) else "True or False",
     "LEASE_SECONDS": _positive,
     "HEARTBEAT_SECONDS": _positive,
-    "TIMEOUT_SECONDS": _number(low=0, exclusive=True, none=True),
-    "MAX_ATTEMPTS": _whole(1, 100_000),
-    "BACKOFF_BASE_SECONDS": _number(low=0),
-    "BACKOFF_MAX_SECONDS": _number(low=0),
-    "DRAIN_SECONDS": _number(low=0),
-    "CANCEL_SECONDS": _number(low=0),
-    "LEADER_LEASE_SECONDS": _number(low=2 * LEADER_TRUST_MARGIN_SECONDS),
-    "RETENTION": _retention,
-    "UNKNOWN_TASK_SECONDS": _number(low=0),
-    "ARGS_MAX_BYTES": _whole(1, 256 * 1024 * 1024),
-    "RESULT_MAX_BYTES": _whole(1, 256 * 1024 * 1024),
-    "PROGRESS_MAX_BYTES": _whole(64, 1024 * 1024),
-    "REDACT": _redact,
-    "PROBE_ADDRESS": _address,
+    "TIMEOUT_SECONDS": rules.number(low=0, exclusive=True, none=True),
+    "MAX_ATTEMPTS": rules.whole(1, 100_000),
+    "BACKOFF_BASE_SECONDS": rules.number(low=0),
+    "BACKOFF_MAX_SECONDS": rules.number(low=0),
+    "DRAIN_SECONDS": rules.number(low=0),
+    "CANCEL_SECONDS": rules.number(low=0),
+    "LEADER_LEASE_SECONDS": rules.number(low=2 * LEADER_TRUST_MARGIN_SECONDS),
+    "RETENTION": rules.retention,
+    "UNKNOWN_TASK_SECONDS": rules.number(low=0),
+    "ARGS_MAX_BYTES": rules.whole(1, 256 * 1024 * 1024),
+    "RESULT_MAX_BYTES": rules.whole(1, 256 * 1024 * 1024),
+    "PROGRESS_MAX_BYTES": rules.whole(64, 1024 * 1024),
+    "REDACT": rules.redact,
+    "PROBE_ADDRESS": rules.address,
 }
 KEYS = tuple(f.name.upper() for f in fields(Settings))
+
+
+def wish(key: str, value: object) -> str | None:
+    """Return what to write instead of this value of a setting; None when it is good."""
+    return _RULES[key](value)
 
 
 def read() -> tuple[Settings, list[Fault]]:
@@ -189,9 +150,10 @@ def read() -> tuple[Settings, list[Fault]]:
     faults = [_unknown(key) for key in given if key not in _RULES]
     good: dict[str, Any] = {}
     for key, value in given.items():
-        wish = _RULES[key](value) if key in _RULES else None
-        if wish:
-            faults.append(Fault("E003", f"JOBQUEUE['{key}']", f"is {value!r}.", f"Write {wish}."))
+        wanted = wish(key, value) if key in _RULES else None
+        if wanted:
+            name = f"JOBQUEUE['{key}']"
+            faults.append(Fault("E003", name, f"is {value!r}.", f"Write {wanted}."))
         elif key in _RULES:
             good[key.lower()] = value
     if "retention" in good:
@@ -213,9 +175,10 @@ def _unknown(key: object) -> Fault:
 def _database_faults(settings: Settings) -> list[Fault]:
     alias, databases = settings.database, django_settings.DATABASES
     if alias not in databases:
-        hint = f"Write one of {', '.join(map(repr, databases))}."
+        known = ", ".join(map(repr, databases))
+        hint = f"Write one of {known}." if known else "Fill DATABASES first."
         return [Fault("E004", "JOBQUEUE['DATABASE']", f"{alias!r} is not in DATABASES.", hint)]
-    engine = databases[alias].get("ENGINE", "")
+    engine = databases[alias].get("ENGINE") or ""
     if not _is_postgresql(engine):
         hint = "Point DATABASES at PostgreSQL, or name the alias of one in JOBQUEUE['DATABASE']."
         message = f"uses {engine or 'no engine'}; jobqueue needs PostgreSQL."
@@ -225,8 +188,8 @@ def _database_faults(settings: Settings) -> list[Fault]:
 
 @cache
 def _is_postgresql(engine: str) -> bool:
-    if "postgresql" in engine or "postgis" in engine:
-        return True
+    if not engine or "postgresql" in engine or "postgis" in engine:
+        return bool(engine)
     from importlib import import_module
 
     try:  # a wrapper of another name, such as one that adds metrics
@@ -242,9 +205,11 @@ def _sum_faults(settings: Settings) -> list[Fault]:
             f"{s.lease_seconds:g} s is shorter than beat {s.heartbeat_seconds:g} + "
             f"{TOLERATED_FAILED_BEATS + 1} * (budget {s.beat_budget_seconds:g} + "
             f"{s.heartbeat_seconds / 4:g}) + CANCEL_SECONDS {s.cancel_seconds:g} + "
-            f"margin {s.lease_margin_seconds:g} = {s.least_lease_seconds:.4g} s."
+            f"margin {s.lease_margin_seconds:.3g} = {s.least_lease_seconds:.4g} s."
         )
-        hint = "Raise LEASE_SECONDS, or lower HEARTBEAT_SECONDS or CANCEL_SECONDS."
+        # The margin grows with the lease.
+        enough = ceil((s.least_lease_seconds - s.lease_margin_seconds) * 30 / 29 * 100) / 100
+        hint = f"Write at least {enough:g}, or lower HEARTBEAT_SECONDS or CANCEL_SECONDS."
         faults.append(Fault("E006", "JOBQUEUE['LEASE_SECONDS']", numbers, hint))
     if s.backoff_max_seconds < s.backoff_base_seconds:
         message = f"{s.backoff_max_seconds:g} is below BACKOFF_BASE_SECONDS."
@@ -252,7 +217,10 @@ def _sum_faults(settings: Settings) -> list[Fault]:
         faults.append(Fault("E007", "JOBQUEUE['BACKOFF_MAX_SECONDS']", message, hint))
     if s.exit_seconds > 30:
         message = f"with CANCEL_SECONDS the worker may need {s.exit_seconds:g} s to leave."
-        hint = "Give your platform a longer grace period than that (Kubernetes and Docker cut off at 30 s and 10 s)."
+        hint = (
+            "Give your platform a longer grace period than that: "
+            "Kubernetes kills after 30 s, Docker after 10 s."
+        )
         faults.append(Fault("W001", "JOBQUEUE['DRAIN_SECONDS']", message, hint))
     if s.timeout_seconds is None:
         message = "is None: an attempt that hangs keeps its slot for ever."
@@ -285,7 +253,8 @@ def connection_parameters(alias: str | None = None) -> dict[str, Any]:
     # them, and an explicit None (for an old transaction pooler) is kept.
     parameters["prepare_threshold"] = options.get("prepare_threshold", 1)
     if role := options.get("assume_role"):
-        parameters["options"] = f"{parameters.get('options', '')} -c role={role}".strip()
+        escaped = role.replace("\\", "\\\\").replace(" ", "\\ ")
+        parameters["options"] = f"{parameters.get('options', '')} -c role={escaped}".strip()
     return parameters
 
 

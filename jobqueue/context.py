@@ -44,7 +44,7 @@ class Control:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobContext(TaskContext):
+class JobContext(TaskContext):  # type: ignore[type-arg, misc]  # generic, not frozen in the stubs
     """The first argument of a task with `takes_context=True`."""
 
     control: Control = field(default_factory=Control, repr=False)

@@ -31,7 +31,11 @@ _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def draft(
-    task: Task[..., Any], args: Sequence[Any], kwargs: dict[str, Any], current: Settings
+    task: Task[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    current: Settings,
+    backend: str | None = None,
 ) -> dict[str, Any]:
     """Return the parameters of the INSERT.
 
@@ -51,7 +55,7 @@ def draft(
         "kwargs": kwargs_text,
         "signature": signature_text(task.func),
         "queue": task.queue_name,
-        "backend": task.backend,
+        "backend": backend or task.backend,
         "priority": task.priority,
         "options": _call_options(task, options),
         "run_after": _moment(task.run_after),

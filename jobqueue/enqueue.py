@@ -41,13 +41,15 @@ class Stored:
     enqueued_at: datetime
 
 
-def enqueue(task: Task, args: Sequence[Any], kwargs: dict[str, Any]) -> Stored:
+def enqueue(
+    task: Task[..., Any], args: Sequence[Any], kwargs: dict[str, Any], backend: str
+) -> Stored:
     """Insert one job in the transaction that is open on the queue's database.
 
     The wake goes out after the commit. Raises ArgumentsError, or TypeError when the task cannot be
     called with these arguments, before anything is sent to the database.
     """
-    row = draft(task, args, kwargs, settings())
+    row = draft(task, args, kwargs, settings(), backend)
     alias = settings().database
     _warn_of_another_transaction(alias)
     with connections[alias].cursor() as cursor:
@@ -82,7 +84,7 @@ def enqueue_many(items: Iterable[tuple[Any, ...]]) -> list[int]:
     return ids
 
 
-def enqueue_on_commit(task: Task, *args: Any, **kwargs: Any) -> None:
+def enqueue_on_commit(task: Task[..., Any], *args: Any, **kwargs: Any) -> None:
     """Enqueue after the commit of the open transaction; now, when none is open.
 
     The arguments are checked at once.
@@ -92,16 +94,25 @@ def enqueue_on_commit(task: Task, *args: Any, **kwargs: Any) -> None:
 
 
 def _rows(items: Iterable[tuple[Any, ...]]) -> list[dict[str, Any]]:
-    current, rows = settings(), []
+    current = settings()
+    rows: list[dict[str, Any]] = []
     for position, item in enumerate(items):
         try:
-            task, args, kwargs = (*item, *((), {})[len(item) - 1 :])
-            if not isinstance(task, Task):
-                raise TypeError(f"{task!r} is not a task")
-            rows.append(draft(task, args, kwargs, current))
+            rows.append(draft(*_parts(item), current))
         except (TypeError, ValueError) as error:
             raise EnqueueError(f"item {position}: {error}") from error
     return rows
+
+
+def _parts(item: Any) -> tuple[Task[..., Any], Sequence[Any], dict[str, Any]]:
+    match item:
+        case (Task() as task,):
+            return task, (), {}
+        case (Task() as task, list() | tuple() as args):
+            return task, args, {}
+        case (Task() as task, list() | tuple() as args, dict() as kwargs):
+            return task, args, kwargs
+    raise TypeError("write (task, args, kwargs): a function under @task, a list, a dict.")
 
 
 def _copied(id: int, row: dict[str, Any], now: datetime) -> tuple[Any, ...]:

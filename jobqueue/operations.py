@@ -19,6 +19,7 @@ from django.db import OperationalError, connections, transaction
 from django.db.models import QuerySet
 
 from jobqueue import operations_sql as sql
+from jobqueue import signals
 from jobqueue.conf import QUEUE_NAME, QUEUE_NAME_RULE, settings
 from jobqueue.models import Job
 from jobqueue.states import WAITING, State, Verb
@@ -268,14 +269,7 @@ def _signal_finished(ids: list[int]) -> None:
             result = of_job(job, job.attempt_set.order_by("number"))
         except TaskResultDoesNotExist:
             continue  # a task that this code does not know has no receivers here
-        for receiver, answer in task_finished.send_robust(JobQueueBackend, task_result=result):
-            if isinstance(answer, Exception):
-                log.error(
-                    "signal_receiver_failed",
-                    signal="task_finished",
-                    receiver=repr(receiver),
-                    exc_info=answer,
-                )
+        signals.send(task_finished, "task_finished", JobQueueBackend, result)
 
 
 def _say(result: Result, by: str, **facts: Any) -> None:

@@ -18,7 +18,9 @@ def encode(value: Any, where: str, max_bytes: int, setting: str) -> str:
     Tuples become lists, as in Django's own tasks; everything else comes back equal.
     """
     _check(value, where, 0)
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    text = _dumps(value)
+    if "e+" in text:
+        text = _dumps(_exact(value))
     size = len(text) if text.isascii() else len(text.encode())
     if size > max_bytes:
         raise NotJSON(
@@ -26,6 +28,25 @@ def encode(value: Any, where: str, max_bytes: int, setting: str) -> str:
             "Store the data elsewhere and pass its key."
         )
     return text
+
+
+def _dumps(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _exact(value: Any) -> Any:
+    """Return the value with its large floats as whole numbers.
+
+    PostgreSQL stores 1e+23 as a one and 23 zeros, which is another number than the float.
+    """
+    match value:
+        case float() if abs(value) >= 1e16:
+            return int(value)
+        case list() | tuple():
+            return [_exact(item) for item in value]
+        case dict():
+            return {key: _exact(item) for key, item in value.items()}
+    return value
 
 
 def _check(value: Any, where: str, depth: int) -> None:

@@ -76,7 +76,7 @@ def _cover_card(match: re.Match[str]) -> str:
 
 
 def _is_card(text: str) -> bool:
-    digits = [int(character) for character in text if character.isdigit()]
+    digits = [int(character) for character in text if character.isdecimal()]
     if not 13 <= len(digits) <= 19:
         return False
     doubled = [d * 2 - 9 * (d > 4) for d in digits[-2::-2]]

@@ -6,32 +6,23 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from django.tasks import Task, TaskResult, TaskResultStatus
+from django.tasks import Task, TaskResult
 from django.tasks.base import TaskError
 from django.tasks.exceptions import InvalidTask, InvalidTaskBackend, TaskResultDoesNotExist
 
 from jobqueue.conf import settings
 from jobqueue.models import Attempt, Job
 from jobqueue.states import State
-from jobqueue.tasks import UnknownTask, resolve
+from jobqueue.tasks import STATUS, UnknownTask, resolve
 
-STATUS = {
-    State.SCHEDULED: TaskResultStatus.READY,
-    State.READY: TaskResultStatus.READY,
-    State.BLOCKED: TaskResultStatus.READY,
-    State.RUNNING: TaskResultStatus.RUNNING,
-    State.SUCCEEDED: TaskResultStatus.SUCCESSFUL,
-    State.DEAD: TaskResultStatus.FAILED,
-    State.CANCELLED: TaskResultStatus.FAILED,
-}
 BIGINT_MAX = 2**63 - 1
 
 
-def load(result_id: str) -> TaskResult:
+def load(result_id: str) -> TaskResult[..., Any]:
     """Return the result with this id. Raises TaskResultDoesNotExist."""
     text = str(result_id)
     job = None
-    if text.isascii() and text.isdigit() and int(text) <= BIGINT_MAX:
+    if text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= BIGINT_MAX:
         job = Job.objects.using(settings().database).filter(pk=int(text)).first()
     if job is None:
         raise TaskResultDoesNotExist(f"There is no job {text!r}: never enqueued, or pruned.")
@@ -39,7 +30,7 @@ def load(result_id: str) -> TaskResult:
     return of_job(job, attempts)
 
 
-def of_job(job: Job, attempts: Iterable[Attempt]) -> TaskResult:
+def of_job(job: Job, attempts: Iterable[Attempt]) -> TaskResult[..., Any]:
     """Return the TaskResult of a job and its attempts, oldest first."""
     try:
         task = _as_enqueued(resolve(job.task), job)
@@ -51,7 +42,7 @@ def of_job(job: Job, attempts: Iterable[Attempt]) -> TaskResult:
     if job.state == State.RUNNING:
         workers.append(str(job.worker))
         latest = job.claimed_at
-    result = TaskResult(
+    result: TaskResult[..., Any] = TaskResult(
         task=task,
         id=str(job.pk),
         status=STATUS[State(job.state)],
@@ -74,7 +65,7 @@ def of_job(job: Job, attempts: Iterable[Attempt]) -> TaskResult:
     return result
 
 
-def _as_enqueued(task: Task, job: Job) -> Task:
+def _as_enqueued(task: Task[..., Any], job: Job) -> Task[..., Any]:
     changes: dict[str, Any] = {"priority": job.priority, "queue_name": job.queue}
     if job.backend != task.backend:
         changes["backend"] = job.backend

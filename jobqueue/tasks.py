@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import inspect
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import Enum
 from functools import cache
 from typing import Any
 
-from django.tasks import Task
-from django.tasks.exceptions import InvalidTask
-from django.utils.inspect import is_module_level_function
+from asgiref.sync import sync_to_async
+from django.db import transaction
+from django.tasks import Task, TaskContext, TaskResultStatus
 from django.utils.module_loading import import_string
 
-from jobqueue.conf import QUEUE_NAME, QUEUE_NAME_RULE
-from jobqueue.exceptions import MAX_DELAY_SECONDS
+from jobqueue.backoff import Backoff
+from jobqueue.conf import settings
+from jobqueue.context import JobContext
+from jobqueue.states import State
 
 
 class Unset(Enum):
@@ -30,7 +31,17 @@ class Unset(Enum):
 
 
 UNSET = Unset.UNSET
-Backoff = float | Callable[[int], float]
+
+# What Django's tasks call our states.
+STATUS = {
+    State.SCHEDULED: TaskResultStatus.READY,
+    State.READY: TaskResultStatus.READY,
+    State.BLOCKED: TaskResultStatus.READY,
+    State.RUNNING: TaskResultStatus.RUNNING,
+    State.SUCCEEDED: TaskResultStatus.SUCCESSFUL,
+    State.DEAD: TaskResultStatus.FAILED,
+    State.CANCELLED: TaskResultStatus.FAILED,
+}
 
 # Named by the contract, built later: refused at decoration rather than silently ignored.
 NOT_BUILT = (
@@ -45,7 +56,7 @@ NOT_BUILT = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobTask(Task):
+class JobTask(Task):  # type: ignore[type-arg]  # generic in the stubs only
     """A task of this queue. Each option left UNSET takes the setting's value.
 
     max_attempts: counted failures until the job is dead.
@@ -72,7 +83,7 @@ class JobTask(Task):
     rate: Any = UNSET
     tenant: Any = UNSET
 
-    def using(  # type: ignore[override]
+    def using(
         self,
         *,
         priority: int | None = None,
@@ -86,7 +97,7 @@ class JobTask(Task):
         if unknown:
             known = ", ".join(sorted(OPTION_NAMES))
             raise TypeError(f"using() has no option {sorted(unknown)[0]!r}; it knows {known}.")
-        given = {
+        given: dict[str, Any] = {
             "priority": priority,
             "queue_name": queue_name,
             "run_after": run_after,
@@ -94,6 +105,26 @@ class JobTask(Task):
         }
         changes = {name: value for name, value in given.items() if value is not None}
         return replace(self, **changes, **options)
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the function here and now, without the queue; an atomic one in its transaction."""
+        args = self._with_our_context(args)
+        if self.atomic is True:
+            with transaction.atomic(using=settings().database):
+                return self.func(*args, **kwargs)
+        return Task.call(self, *args, **kwargs)
+
+    async def acall(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the function here and now, without the queue."""
+        if self.atomic is True:
+            return await sync_to_async(self.call)(*args, **kwargs)
+        return await Task.acall(self, *self._with_our_context(args), **kwargs)
+
+    def _with_our_context(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Django's ImmediateBackend knows only its own context, which has no `progress`."""
+        if self.takes_context and args and type(args[0]) is TaskContext:
+            return JobContext(task_result=args[0].task_result), *args[1:]
+        return args
 
 
 OPTION_NAMES = frozenset(
@@ -103,7 +134,7 @@ OPTION_NAMES = frozenset(
 )
 
 
-def options_of(task: Task) -> dict[str, Any]:
+def options_of(task: Task[..., Any]) -> dict[str, Any]:
     """Return the options that this task sets; none for a task of another backend."""
     if not isinstance(task, JobTask):
         return {}
@@ -111,108 +142,19 @@ def options_of(task: Task) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not UNSET}
 
 
-def validate(task: Task) -> None:
-    """Check what Django's own validation leaves open. Raises InvalidTask with what to write."""
-    _validate_function(task.func)
-    if isinstance(task.priority, bool) or not isinstance(task.priority, int):
-        raise InvalidTask(
-            f"priority must be a whole number between -100 and 100, not {task.priority!r}."
-        )
-    if not isinstance(task.queue_name, str) or not QUEUE_NAME.match(task.queue_name):
-        raise InvalidTask(f"queue_name {task.queue_name!r} is not valid: write {QUEUE_NAME_RULE}.")
-    if task.run_after is not None:
-        _validate_run_after(task.run_after)
-    if isinstance(task, JobTask):
-        _validate_options(task)
-
-
-def _validate_function(func: Callable[..., Any]) -> None:
-    if not is_module_level_function(func) or func.__name__ == "<lambda>":
-        raise InvalidTask(
-            f"{func!r} is not a function defined at the top level of a module: "
-            "a worker could not find it again."
-        )
-    if func.__module__ == "__main__":
-        raise InvalidTask(
-            f"{func.__qualname__} stands in __main__, which a worker cannot import: "
-            "move it to a module of an app."
-        )
-    if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
-        raise InvalidTask(
-            f"{func.__qualname__} is a generator: calling it would run nothing. "
-            "Use a plain function or a coroutine."
-        )
-
-
-def _validate_run_after(moment: Any) -> None:
-    if not isinstance(moment, datetime):
-        raise InvalidTask(f"run_after must be a datetime, not {type(moment).__name__}.")
-    if moment.tzinfo is None or moment.utcoffset() is None:
-        raise InvalidTask("run_after must be an aware datetime.")
-    try:
-        year = moment.astimezone(UTC).year
-    except OverflowError:
-        year = moment.year
-    if year >= 9999:
-        raise InvalidTask(f"run_after {moment} is too far: write a moment before the year 9999.")
-
-
-def _validate_options(task: JobTask) -> None:
-    for name in NOT_BUILT:
-        if getattr(task, name) is not UNSET:
-            raise InvalidTask(
-                f"The option {name!r} is not supported by this version of jobqueue: leave it out."
-            )
-    options = options_of(task)
-    for name, (good, wish) in _OPTION_RULES.items():
-        if name in options and not good(options[name]):
-            raise InvalidTask(f"{name} must be {wish}, not {options[name]!r}.")
-    if options.get("atomic") and inspect.iscoroutinefunction(task.func):
-        raise InvalidTask(
-            "atomic needs a plain function: Django's transactions do not span awaits."
-        )
-
-
-def _is_seconds(value: Any, *, low: float = 0) -> bool:
-    return (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and low < value <= MAX_DELAY_SECONDS
-    )
-
-
-def _is_backoff(value: Any) -> bool:
-    if callable(value):
-        return is_module_level_function(value)
-    return value == 0 or _is_seconds(value)
-
-
-_OPTION_RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "max_attempts": (
-        lambda v: isinstance(v, int) and not isinstance(v, bool) and 1 <= v <= 100_000,
-        "a whole number from 1 to 100000",
-    ),
-    "timeout": (lambda v: v is None or _is_seconds(v), "seconds above zero, or None for no limit"),
-    "backoff": (_is_backoff, "seconds, or a module-level function of the failure count"),
-    "atomic": (lambda v: isinstance(v, bool), "True or False"),
-    "interruptible": (lambda v: isinstance(v, bool), "True or False"),
-    "expires": (lambda v: v is None or _is_seconds(v), "seconds above zero, or None"),
-}
-
-
 class UnknownTask(LookupError):
     """This code has no task of that name."""
 
 
-_known: dict[str, Task] = {}
+_known: dict[str, Task[..., Any]] = {}
 
 
-def known(path: str) -> Task | None:
+def known(path: str) -> Task[..., Any] | None:
     """Return the task if it was found before; never imports."""
     return _known.get(path)
 
 
-def resolve(path: str) -> Task:
+def resolve(path: str) -> Task[..., Any]:
     """Return the task with this dotted path, importing its module.
 
     Raises UnknownTask: nothing that is not a task is ever called.
@@ -226,8 +168,7 @@ def resolve(path: str) -> Task:
         found = import_string(path)
     except ImportError as error:
         raise UnknownTask(f"{path}: {error}") from error
-    except Exception as error:
-        sys.modules.pop(module, None)  # half imported; the next look must not mistake it for whole
+    except (Exception, SystemExit) as error:
         raise UnknownTask(f"importing {module} failed: {error!r}") from error
     if not isinstance(found, Task):
         raise UnknownTask(f"{path} is not a task: decorate it with @task")
@@ -251,7 +192,9 @@ def signature_text(func: Callable[..., Any]) -> str:
     return str(inspect.Signature(parameters))[:500]
 
 
-def check_arguments(task: Task, args: list[Any] | tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def check_arguments(
+    task: Task[..., Any], args: list[Any] | tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
     """Raise TypeError when the task cannot be called with these arguments."""
     lead: tuple[Any, ...] = (None,) if task.takes_context else ()
     signature_of(task.func).bind(*lead, *args, **kwargs)

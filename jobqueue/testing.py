@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.tasks import Task
 from django.tasks.backends.dummy import DummyBackend as DjangoDummyBackend
 from django.tasks.backends.immediate import ImmediateBackend as DjangoImmediateBackend
 
-from jobqueue.tasks import JobTask, validate
+from jobqueue.options import validate
+from jobqueue.tasks import JobTask
 
 
 class _KnowsOptions:
-    task_class = JobTask
+    task_class: type[Task[..., Any]] = JobTask
 
-    def validate_task(self, task: Task) -> None:
+    def validate_task(self, task: Task[..., Any]) -> None:
         validate(task)
         super().validate_task(task)  # type: ignore[misc]
 

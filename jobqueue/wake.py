@@ -59,9 +59,12 @@ def tell(kind: str, **facts: Any) -> None:
         return
     alias = settings().database
     connection = connections[alias]
+    if not connection.in_atomic_block and not connection.get_autocommit():
+        return  # Django does not see this transaction's commit: the next poll finds the job
+    hooks: Any = connection.run_on_commit  # the stubs know two of its three columns
     # A hook that is still registered is dropped only together with the rows of this call: its
     # savepoints are released ones, or open ones around this statement.
-    for _, hook, _ in reversed(connection.run_on_commit):
+    for _, hook, _ in reversed(hooks):
         if isinstance(hook, Wake):
             hook.add(kind, facts)
             return

@@ -27,6 +27,7 @@ import psycopg
 STATE = Path(__file__).resolve().parent.parent / ".state"
 DEMO = STATE / "postgres"
 TESTS = STATE / "postgres-tests"
+BENCHMARKS = STATE / "postgres-benchmarks"
 
 type StopMode = Literal["fast", "immediate"]
 
@@ -246,6 +247,6 @@ class Server:
 if __name__ == "__main__":
     if sys.argv[1:] != ["remove"]:
         sys.exit("usage: python -m project.postgres remove")
-    for state in (DEMO, TESTS):
+    for state in (DEMO, TESTS, BENCHMARKS):
         if state.exists():
             Server(state).remove()

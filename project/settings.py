@@ -137,5 +137,9 @@ LOGGING = {
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["console"], "level": "INFO"},
     # Django gives this logger a handler of its own: without the reset each line would come twice.
-    "loggers": {"django": {"handlers": [], "propagate": True}},
+    "loggers": {
+        "django": {"handlers": [], "propagate": True},
+        # The worker's own events tell the same, once.
+        "django.tasks": {"level": "CRITICAL"},
+    },
 }

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from jobqueue.models import Minute
 
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 600, 150, 40, 18, 8
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 600, 150, 52, 18, 8
 PLOT_WIDTH, PLOT_HEIGHT = WIDTH - LEFT - 4, HEIGHT - BOTTOM - TOP
 MINUTE, QUARTER = timedelta(minutes=1), timedelta(minutes=15)
 

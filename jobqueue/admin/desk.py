@@ -72,7 +72,8 @@ class DeskAdmin(_Base):
         full = {
             **self.admin_site.each_context(request),
             "opts": self.opts,
-            "htmx": apps.is_installed("django_htmx"),
+            # Unfold brings an htmx of its own; a second one would ask for everything twice.
+            "htmx": apps.is_installed("django_htmx") and not apps.is_installed("unfold"),
             **context,
         }
         # At once, not by a TemplateResponse: the viewer's zone holds during the view only.

@@ -91,7 +91,7 @@ class Filters:
     def job_id(self) -> int | None:
         """The id that was searched for, if it is one."""
         text = self.q.lstrip("#")
-        good = text.isascii() and text.isdigit() and int(text) <= BIGINT_MAX
+        good = text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= BIGINT_MAX
         return int(text) if good else None
 
     def tasks(self) -> list[str] | None:

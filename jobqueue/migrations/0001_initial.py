@@ -332,27 +332,50 @@ class Migration(migrations.Migration):
                     ),
                     models.CheckConstraint(
                         condition=models.Q(
-                            (
-                                "run_at__gt",
-                                datetime.datetime(1, 1, 2, 0, 0, tzinfo=datetime.UTC),
-                            ),
+                            ("run_at__gt", datetime.datetime(1, 1, 2, 0, 0, tzinfo=datetime.UTC)),
                             (
                                 "run_at__lt",
                                 datetime.datetime(9999, 1, 1, 0, 0, tzinfo=datetime.UTC),
                             ),
                             models.Q(
                                 ("hold_until__isnull", True),
-                                (
-                                    "hold_until__lt",
-                                    datetime.datetime(9999, 1, 1, 0, 0, tzinfo=datetime.UTC),
+                                models.Q(
+                                    (
+                                        "hold_until__gt",
+                                        datetime.datetime(1, 1, 2, 0, 0, tzinfo=datetime.UTC),
+                                    ),
+                                    (
+                                        "hold_until__lt",
+                                        datetime.datetime(9999, 1, 1, 0, 0, tzinfo=datetime.UTC),
+                                    ),
                                 ),
                                 _connector="OR",
                             ),
                             models.Q(
                                 ("expires_at__isnull", True),
-                                (
-                                    "expires_at__lt",
-                                    datetime.datetime(9999, 1, 1, 0, 0, tzinfo=datetime.UTC),
+                                models.Q(
+                                    (
+                                        "expires_at__gt",
+                                        datetime.datetime(1, 1, 2, 0, 0, tzinfo=datetime.UTC),
+                                    ),
+                                    (
+                                        "expires_at__lt",
+                                        datetime.datetime(9999, 1, 1, 0, 0, tzinfo=datetime.UTC),
+                                    ),
+                                ),
+                                _connector="OR",
+                            ),
+                            models.Q(
+                                ("parked_at__isnull", True),
+                                models.Q(
+                                    (
+                                        "parked_at__gt",
+                                        datetime.datetime(1, 1, 2, 0, 0, tzinfo=datetime.UTC),
+                                    ),
+                                    (
+                                        "parked_at__lt",
+                                        datetime.datetime(9999, 1, 1, 0, 0, tzinfo=datetime.UTC),
+                                    ),
                                 ),
                                 _connector="OR",
                             ),

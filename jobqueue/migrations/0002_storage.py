@@ -19,8 +19,16 @@ ALTER TABLE jobqueue_attempt SET (
     autovacuum_vacuum_threshold = 10000,
     autovacuum_vacuum_insert_scale_factor = 0.1
 );
-ALTER TABLE jobqueue_worker SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
-ALTER TABLE jobqueue_leaderlease SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
+ALTER TABLE jobqueue_worker SET (
+    fillfactor = 50,
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 500
+);
+ALTER TABLE jobqueue_leaderlease SET (
+    fillfactor = 50,
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 500
+);
 """
 BACKWARD = """
 ALTER TABLE jobqueue_job RESET (
@@ -37,8 +45,16 @@ ALTER TABLE jobqueue_attempt RESET (
     autovacuum_vacuum_threshold,
     autovacuum_vacuum_insert_scale_factor
 );
-ALTER TABLE jobqueue_worker RESET (fillfactor, autovacuum_vacuum_scale_factor, autovacuum_vacuum_threshold);
-ALTER TABLE jobqueue_leaderlease RESET (fillfactor, autovacuum_vacuum_scale_factor, autovacuum_vacuum_threshold);
+ALTER TABLE jobqueue_worker RESET (
+    fillfactor,
+    autovacuum_vacuum_scale_factor,
+    autovacuum_vacuum_threshold
+);
+ALTER TABLE jobqueue_leaderlease RESET (
+    fillfactor,
+    autovacuum_vacuum_scale_factor,
+    autovacuum_vacuum_threshold
+);
 """
 
 

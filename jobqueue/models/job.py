@@ -22,6 +22,13 @@ STATE_LABELS = {
 
 # Later moments overflow Python's datetime in some time zone; infinity does not load at all.
 LAST_MOMENT = datetime(9999, 1, 1, tzinfo=UTC)
+FIRST_MOMENT = datetime(1, 1, 2, tzinfo=UTC)
+
+
+def _is_sane(column: str) -> Q:
+    between = {f"{column}__gt": FIRST_MOMENT, f"{column}__lt": LAST_MOMENT}
+    return Q(**{f"{column}__isnull": True}) | Q(**between)
+
 
 FINAL_STATES = sorted(state.value for state in FINAL)
 _HOLDER_SET = Q(
@@ -133,9 +140,10 @@ class Job(models.Model):
             ),
             models.CheckConstraint(
                 name="jobqueue_job_times",
-                condition=Q(run_at__gt=datetime(1, 1, 2, tzinfo=UTC), run_at__lt=LAST_MOMENT)
-                & (Q(hold_until__isnull=True) | Q(hold_until__lt=LAST_MOMENT))
-                & (Q(expires_at__isnull=True) | Q(expires_at__lt=LAST_MOMENT)),
+                condition=Q(run_at__gt=FIRST_MOMENT, run_at__lt=LAST_MOMENT)
+                & _is_sane("hold_until")
+                & _is_sane("expires_at")
+                & _is_sane("parked_at"),
             ),
         ]
         indexes = [

@@ -68,14 +68,6 @@ class Schedule(models.Model):
     def __str__(self) -> str:
         return self.name
 
-    @classmethod
-    def from_db(cls, *values: Any, **options: Any) -> Self:
-        """Remember what the plan was made from."""
-        row = super().from_db(*values, **options)
-        if row.__dict__.keys() >= set(PLANNED_FROM):  # else some of it is deferred
-            row._planned_from = tuple(getattr(row, name) for name in PLANNED_FROM)
-        return row
-
     def save(self, **options: Any) -> None:
         """Save. Another expression or zone, or the switch turned on, means another plan: only the
         next fitting time, never a run because of the change itself."""
@@ -90,6 +82,14 @@ class Schedule(models.Model):
                 options["update_fields"] = {*options["update_fields"], *reset}
         super().save(**options)
         self._planned_from = now
+
+    @classmethod
+    def from_db(cls, *values: Any, **options: Any) -> Self:
+        """Remember what the plan was made from."""
+        row = super().from_db(*values, **options)
+        if row.__dict__.keys() >= set(PLANNED_FROM):  # else some of it is deferred
+            row._planned_from = tuple(getattr(row, name) for name in PLANNED_FROM)
+        return row
 
 
 class ScheduleTick(models.Model):

@@ -111,19 +111,18 @@ class Executor:
             call = self._begin(held, task, options)
             self._conclude(held, await run_coroutine(held, self.lanes, self.strays, call, settle))
 
-    async def _import(self, held: Held) -> Task[Any, Any]:
+    async def _import(self, held: Held) -> Task[..., Any]:
         """In a lane: the import of a module may touch the database, or take long."""
         lane = held.lane = self.lanes.take()
+        found: Task[..., Any]
         try:
-            found: Task[Any, Any] = await asyncio.wrap_future(
-                lane.submit(_resolve_in_lane, lane, held.claim.task)
-            )
+            found = await asyncio.wrap_future(lane.submit(_resolve_in_lane, lane, held.claim.task))
         finally:
             held.lane = None
             self.lanes.give_back(lane)
         return found
 
-    def _begin(self, held: Held, task: Task[Any, Any], options: Options) -> Callable[[], Any]:
+    def _begin(self, held: Held, task: Task[..., Any], options: Options) -> Callable[[], Any]:
         """Set up the attempt's own context; return the handler as a call without arguments."""
         claim, loop = held.claim, asyncio.get_running_loop()
         held.started = True
@@ -200,7 +199,7 @@ class Executor:
         self.registry.end(held)
 
 
-def _resolve_in_lane(lane: Lane, path: str) -> Task[Any, Any]:
+def _resolve_in_lane(lane: Lane, path: str) -> Task[..., Any]:
     """Whatever a module raises while it is imported, its task is not known here."""
     lane.prepare()
     try:

@@ -1,16 +1,17 @@
-"""The beat: renews every lease, hears of cancels and losses; and the trust that each lease has."""
+"""The beat: renews every lease, hears of cancels and losses, and says that this worker lives."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import time
+from collections import deque
 from collections.abc import Callable
 
 import structlog
 
 from jobqueue.conf import Settings
-from jobqueue.store import beats, workers
+from jobqueue.store import beats, events, workers
 from jobqueue.store.connections import Session
 from jobqueue.store.workers import Identity
 from jobqueue.worker.executor import Executor
@@ -20,6 +21,9 @@ from jobqueue.worker.leader import Leader
 from jobqueue.worker.listener import Listener
 from jobqueue.worker.weather import Patience
 
+# However many cancels are asked for, there are at most so many beats: one in as many seconds.
+LEAST_SECONDS = 0.03
+NOTES_KEPT = 100
 log = structlog.get_logger("jobqueue")
 
 
@@ -46,35 +50,38 @@ class Heartbeat:
         self.listener, self.leader = listener, leader
         self.phase, self.on_beat, self.leave = phase, on_beat, leave
         self.neighbours = Neighbours(session, identity.id, settings)
-        self.paused: tuple[str, ...] = ()
+        self.notes: deque[events.Note] = deque(maxlen=NOTES_KEPT)  # written behind a good beat
         self.good_at = time.monotonic()
+        self._silent = False
         self._hint = asyncio.Event()
 
     def now(self) -> None:
-        """Beat at once: somebody has asked for a cancel."""
+        """Beat at once: somebody has asked for a cancel, or there is something to show."""
         self._hint.set()
 
     async def run(self) -> None:
         """The service; goes on through the whole shutdown, until it is cancelled."""
-        every = self.settings.heartbeat_seconds
+        loop, every = asyncio.get_running_loop(), self.settings.heartbeat_seconds
         while True:
-            start = asyncio.get_running_loop().time()
+            start = loop.time()
             self._hint.clear()
+            wait = every / 4
             try:
+                self.on_beat()  # not only after a good one: the loop shows itself alive
                 await self.beat()
+                await self._afterwards(start + every)
             except Exception as error:
                 self.patience.failed(error)
-                wait = every / 4
             else:
                 self.patience.succeeded()
-                wait = start + every - asyncio.get_running_loop().time()
-            self.on_beat()  # also after a failed one: it is the loop that shows itself alive
+                wait = start + every - loop.time()
+            await asyncio.sleep(max(start + LEAST_SECONDS - loop.time(), 0))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(wait, 0)):
                     await self._hint.wait()
 
     async def beat(self) -> None:
-        """One beat, the whole of it within the budget."""
+        """Renew, and act on the answer; the whole of it within the budget."""
         loop = asyncio.get_running_loop()
         told, sent = self.registry.renewable(), loop.time()
         answer = await self.session.call(
@@ -91,13 +98,26 @@ class Heartbeat:
         )
         self.good_at = time.monotonic()
         self._apply(told, answer, sent)
+        self._silent = answer.silent
         if answer.died_at is not None:
             self.leave("somebody certified this process as dead")
         elif not answer.registered:
+            left = sent + self.settings.beat_budget_seconds - loop.time()
+            await self.session.call(workers.register, left, self.identity)
+
+    async def _afterwards(self, next_beat: float) -> None:
+        """What is not a beat's business but uses its connection; it must not delay the next one."""
+        while self.notes:
+            notes = list(self.notes)
+            actor = f"worker {self.identity.id}"
             budget = self.settings.beat_budget_seconds
-            await self.session.call(workers.register, budget, self.identity)
-        if answer.silent:
-            await self.neighbours.look()
+            await self.session.call(events.note, budget, notes, actor)
+            for note in notes:
+                self.notes.remove(note)
+        if self._silent:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(next_beat):
+                    await self.neighbours.look()
 
     def _not_ending(self, held: Held, now: float) -> float | None:
         waited = now - held.told_first_at
@@ -107,65 +127,23 @@ class Heartbeat:
 
     def _apply(self, told: list[Held], answer: beats.Beat, sent: float) -> None:
         for held in told:
-            if held.token in answer.renewed:
+            # A row that somebody else has locked is still ours, and nobody can take it meanwhile.
+            if held.token in answer.renewed or held.token in answer.busy:
                 held.trusted_from = sent
-            elif held.token not in answer.busy and held.fate is None:
+            elif held.fate is None:
                 self._lost(held)
         for token in answer.cancelled:
             held_one = self.registry.get(token)
             if held_one is not None:
                 self.executor.stop(held_one, Stop.CANCEL)
-        self.paused = answer.paused
         if self.leader is not None:
             self.leader.vacant() if answer.leader_vacant else self.leader.occupied()
 
     def _lost(self, held: Held) -> None:
         """No row bears the token any more. An outcome that is just being written looks the same,
         so only a handler that still runs is told."""
-        if held.ended or held.recording is not None:
+        if held.ended or held.released or held.recording is not None:
             return
         held.lost = True
         log.warning("lease_lost", job=held.claim.id, task=held.claim.task, wanted=None)
         self.executor.stop(held, Stop.LEASE)
-
-
-class Trust:
-    """Stops handlers while their leases still hold. Time alone decides, a timer per token."""
-
-    def __init__(
-        self,
-        settings: Settings,
-        registry: Registry,
-        executor: Executor,
-        leave_hard: Callable[[str], None],
-    ) -> None:
-        self.registry, self.executor, self.leave_hard = registry, executor, leave_hard
-        # Counted from the sending of the last good claim or renewal.
-        self.end_seconds = settings.lease_seconds - settings.lease_margin_seconds
-        self.cancel_seconds = settings.cancel_seconds
-        self.stop_seconds = self.end_seconds - settings.cancel_seconds
-
-    async def run(self) -> None:
-        """The service: sleeps until the next lease falls short."""
-        while True:
-            now = asyncio.get_running_loop().time()
-            due = now + self.stop_seconds  # a claim of this moment falls due no earlier
-            for held in self.registry:
-                if held.ended:
-                    continue
-                end = held.trusted_from + self.end_seconds
-                stop = held.trusted_from + self.stop_seconds
-                if stop <= now:
-                    self._give_up(held)
-                    # After a freeze the end has passed already: the handler gets its time first.
-                    end = max(end, held.told_at + self.cancel_seconds)
-                if end <= now:
-                    self.leave_hard(f"job {held.claim.id} outlives the trust in its lease")
-                    return
-                due = min(due, end if stop <= now else stop)
-            await asyncio.sleep(max(due - now, 0.005))
-
-    def _give_up(self, held: Held) -> None:
-        if held.told is None:
-            log.warning("lease_not_renewed", job=held.claim.id, task=held.claim.task)
-            self.executor.stop(held, Stop.LEASE)

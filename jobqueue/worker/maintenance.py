@@ -53,7 +53,7 @@ class Maintenance:
         self.steps = {step.name: step for step in steps}
         self.patience = patience
         self._woken = asyncio.Event()
-        self._succeeded = 0.0
+        self._failing_since: float | None = None  # no step has succeeded since
 
     def wake(self, name: str, moment: float) -> None:
         """Have a step run at this moment of the loop's clock."""
@@ -63,7 +63,7 @@ class Maintenance:
     async def run(self) -> None:
         """Work until cancelled. Raises StuckError, or an error that came five times in a row."""
         loop = asyncio.get_running_loop()
-        self._succeeded = loop.time()
+        self._failing_since = None
         for step in self.steps.values():
             step.due = loop.time() if step.interval < inf else inf
         while True:
@@ -91,7 +91,7 @@ class Maintenance:
         except Exception as error:
             self._failed(step, error)
             return
-        self._succeeded = loop.time()
+        self._failing_since = None
         step.weather.reset()
         step.trouble.reset()
         step.unexpected = 0
@@ -112,7 +112,9 @@ class Maintenance:
             log.warning("maintenance_failed", step=step.name, error=repr(error), failures=failures)
         if isinstance(error, QueryCanceled):
             self._shrink(step, now)
-        if now - self._succeeded > self.patience:
+        if self._failing_since is None:
+            self._failing_since = now
+        if now - self._failing_since > self.patience:
             raise StuckError(f"{step.name}: {error!r}") from error
         step.due = now + step.weather.next_delay()
 

@@ -67,7 +67,7 @@ class Options:
     interruptible: bool
 
 
-class BadResult(Exception):  # noqa: N818  (it never leaves the worker)
+class BadResult(Exception):
     """The result of an atomic handler cannot be stored: its transaction rolls back."""
 
     def __init__(self, ending: Ending) -> None:
@@ -75,11 +75,11 @@ class BadResult(Exception):  # noqa: N818  (it never leaves the worker)
         self.ending = ending
 
 
-class NoConnection(Exception):  # noqa: N818
+class NoConnection(Exception):
     """An atomic handler's transaction could not begin."""
 
 
-def options(claim: Claim, task: Task[Any, Any], settings: Settings) -> Options:
+def options(claim: Claim, task: Task[..., Any], settings: Settings) -> Options:
     """Return the options of this attempt."""
     chosen: dict[str, Any] = {**options_of(task), **claim.options}
     return Options(

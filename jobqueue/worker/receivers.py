@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import logging
 from concurrent.futures import Future
-from copy import copy
 from typing import Any
 
 import structlog
 from django.dispatch import Signal
-from django.tasks import Task, TaskResult, TaskResultStatus
+from django.tasks import Task, TaskResult, TaskResultStatus, task_backends
+from django.tasks.backends.base import BaseTaskBackend
 from django.tasks.base import TaskError
+from django.tasks.exceptions import InvalidTaskBackend
 from django.tasks.signals import task_finished, task_started
 from django.utils import timezone
 
-from jobqueue.backend import JobQueueBackend
-from jobqueue.results import STATUS
 from jobqueue.states import FINAL, State
 from jobqueue.store.claims import Claim
 from jobqueue.store.endings import Ending
+from jobqueue.tasks import STATUS
 from jobqueue.worker.lanes import Lane
 
 # The project's receivers lag behind the jobs: claim no more until they have caught up.
@@ -41,9 +41,9 @@ class Receivers:
     def is_behind(self) -> bool:
         return self._lane is not None and self._lane.pending > MOST_WAITING
 
-    def started(self, claim: Claim, task: Task[Any, Any], worker: str) -> TaskResult[Any, Any]:
+    def started(self, claim: Claim, task: Task[..., Any], worker: str) -> TaskResult[..., Any]:
         """An attempt begins. Returns the result object that the handler's context shows."""
-        result: TaskResult[Any, Any] = TaskResult(
+        result: TaskResult[..., Any] = TaskResult(
             task=task,
             id=str(claim.id),
             status=TaskResultStatus.RUNNING,
@@ -61,22 +61,21 @@ class Receivers:
         return result
 
     def finished(
-        self, result: TaskResult[Any, Any], ending: Ending, state: str, value: Any
+        self, result: TaskResult[..., Any], ending: Ending, state: str, value: Any
     ) -> None:
         """The final state is confirmed; nothing is sent for any other."""
         if State(state) not in FINAL:
             return
-        result = copy(result)  # who is still to hear of the start sees how it was then
         object.__setattr__(result, "status", STATUS[State(state)])
         object.__setattr__(result, "finished_at", timezone.now())
         object.__setattr__(result, "_return_value", value)
         if ending.error_class:
             error = TaskError(exception_class_path=ending.error_class, traceback=ending.traceback)
-            object.__setattr__(result, "errors", [error])
+            result.errors.append(error)
         failed = result.status == TaskResultStatus.FAILED
         self._send_well(task_finished, result, logging.ERROR if failed else logging.INFO)
 
-    def _send_well(self, signal: Signal, result: TaskResult[Any, Any], level: int) -> None:
+    def _send_well(self, signal: Signal, result: TaskResult[..., Any], level: int) -> None:
         """At once where nobody listens but Django, whose line is quickly written; else apart: a
         project's receiver, or its logging handler, may well send an e-mail."""
         if _has_own(signal) or not _logs_quickly(level):
@@ -84,7 +83,7 @@ class Receivers:
         elif django_log.isEnabledFor(level):
             _send(signal, result)
 
-    def _send_apart(self, signal: Signal, result: TaskResult[Any, Any]) -> Future[None]:
+    def _send_apart(self, signal: Signal, result: TaskResult[..., Any]) -> Future[None]:
         if self._lane is None:
             self._lane = Lane("signals")
         return self._lane.submit(_send_in_lane, self._lane, signal, result)
@@ -114,7 +113,7 @@ def _logs_quickly(level: int) -> bool:
     return True
 
 
-def _send_in_lane(lane: Lane, signal: Signal, result: TaskResult[Any, Any]) -> None:
+def _send_in_lane(lane: Lane, signal: Signal, result: TaskResult[..., Any]) -> None:
     lane.prepare()
     try:
         _send(signal, result)
@@ -122,9 +121,16 @@ def _send_in_lane(lane: Lane, signal: Signal, result: TaskResult[Any, Any]) -> N
         lane.tidy()
 
 
-def _send(signal: Signal, result: TaskResult[Any, Any]) -> None:
+def _sender(alias: str) -> type[BaseTaskBackend]:
     try:
-        answers = signal.send_robust(JobQueueBackend, task_result=result)
+        return type(task_backends[alias])
+    except InvalidTaskBackend:  # it has left the settings since the enqueue
+        return BaseTaskBackend
+
+
+def _send(signal: Signal, result: TaskResult[..., Any]) -> None:
+    try:
+        answers = signal.send_robust(_sender(result.backend), task_result=result)
     except BaseException as error:  # send_robust lets a SystemExit through
         answers = [(signal, error)]  # type: ignore[list-item]
     for receiver, answer in answers:

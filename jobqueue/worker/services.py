@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import structlog
 
+# What a cancelled task may take to unwind: a call to the database drops its socket by then.
+UNWIND_SECONDS = 0.3
 log = structlog.get_logger("jobqueue")
 
 
@@ -27,34 +28,58 @@ class Services:
         task.add_done_callback(lambda done: self._ended(name, done))
         return task
 
-    def expect(self, name: str) -> None:
-        """From here on this service may end."""
-        self._expected.add(name)
+    def get(self, name: str) -> asyncio.Task[None] | None:
+        return self._tasks.get(name)
+
+    def expect(self, *names: str) -> None:
+        """From here on these services may end."""
+        self._expected.update(names)
 
     def _ended(self, name: str, task: asyncio.Task[None]) -> None:
-        if name in self._expected or task.cancelled():
-            return
-        error = task.exception()
-        log.critical("service_ended", service=name, exc_info=error)
-        self._on_end(name, error)
+        error = None if task.cancelled() else task.exception()
+        if name not in self._expected and not task.cancelled():
+            log.critical("service_ended", service=name, exc_info=error)
+            self._on_end(name, error)
+        elif error is not None:
+            log.error("service_failed_while_stopping", service=name, exc_info=error)
 
     async def end(self, name: str, seconds: float) -> None:
         """Wait for a service that has been told to end; cancel it when the time is over."""
         task = self._tasks.pop(name, None)
-        if task is None:
-            return
-        self.expect(name)
-        await asyncio.wait({task}, timeout=seconds)
-        await self._cancel(task)
+        if task is not None:
+            self._expected.add(name)
+            await asyncio.wait({task}, timeout=seconds)
+            await unwind({task}, UNWIND_SECONDS)
 
-    async def cancel_all(self) -> None:
-        """Cancel what still serves, and await every one."""
+    async def cancel_all(self, seconds: float) -> None:
+        """Cancel what still serves, all at once, and await every one."""
         self._expected.update(self._tasks)
-        tasks, self._tasks = list(self._tasks.values()), {}
-        for task in tasks:
-            await self._cancel(task)
+        tasks, self._tasks = set(self._tasks.values()), {}
+        await unwind(tasks, seconds)
 
-    async def _cancel(self, task: asyncio.Task[None]) -> None:
+
+async def unwind(tasks: set[asyncio.Task[None]], seconds: float) -> None:
+    """Cancel tasks and await them, for so long; say which of them did not end."""
+    left = {task for task in tasks if not task.done()}
+    for task in left:
         task.cancel()
-        with contextlib.suppress(asyncio.CancelledError, Exception):  # told by _ended already
-            await task
+    if left:
+        _, left = await asyncio.wait(left, timeout=seconds)
+    if left:
+        log.error("tasks_did_not_end", tasks=sorted(task.get_name() for task in left))
+
+
+async def within(seconds: float, what: str, work: Coroutine[Any, Any, Any]) -> bool:
+    """Do a step of the shutdown for at most so long; whether it was done. A step that fails or
+    comes too late is told, and the next one begins."""
+    task = asyncio.create_task(work, name=what)
+    await asyncio.wait({task}, timeout=max(seconds, 0))
+    if not task.done():
+        log.warning("shutdown_step_not_done", step=what)
+        await unwind({task}, UNWIND_SECONDS)
+        if task.done() and not task.cancelled():
+            task.exception()  # seen: the loser of the race is told above
+        return False
+    if (error := None if task.cancelled() else task.exception()) is not None:
+        log.error("shutdown_step_failed", step=what, exc_info=error)
+    return error is None

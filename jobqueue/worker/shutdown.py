@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import structlog
 
@@ -15,9 +15,16 @@ from jobqueue.worker import stacks
 from jobqueue.worker.executor import Executor
 from jobqueue.worker.finisher import Finisher
 from jobqueue.worker.held import Fate, Held, Registry, Stop
+from jobqueue.worker.services import Services, unwind
 
-# Of the margin behind drain and cancel: for writing releases, and for closing behind that.
-RELEASE_SECONDS = EXIT_MARGIN_SECONDS / 2
+# Parts of the margin behind drain and cancel.
+RELEASE_SECONDS = 0.8
+LAST_SECONDS = 0.3  # between the end of the last bounded step and the enforced end
+CLOSE_SECONDS = 2.0  # for closing everything, where that much is left
+# Nobody may claim a job whose handler has not ended before this process is certainly gone: the
+# enforced end, the dead-man switch behind it and a little, all inside the hold.
+HOLD_SECONDS = EXIT_MARGIN_SECONDS
+HELD_EXIT_SECONDS = HOLD_SECONDS - 0.6
 log = structlog.get_logger("jobqueue")
 
 
@@ -25,79 +32,106 @@ class Shutdown:
     """Whatever asks for it (signal, drain mode, a failing service, a certificate of death) starts
     the same one; asking again only escalates."""
 
-    def __init__(self, settings: Settings, *, on_begin: Callable[[], None]) -> None:
-        self.settings, self._on_begin = settings, on_begin
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        on_begin: Callable[[], None],
+        on_phase: Callable[[], None] = lambda: None,
+        on_end: Callable[[float], None] = lambda moment: None,
+    ) -> None:
+        self.settings = settings
+        self._on_begin, self._on_phase, self._on_end = on_begin, on_phase, on_end
         self.phase = Phase.STARTING
         self.reason = ""
         self.failed = False  # it must not end with exit code 0
-        self.begun_at = 0.0
+        self.begun_at = self.end = 0.0  # monotonic; the end is the enforced one
         self.requested = asyncio.Event()
         self.hurried = asyncio.Event()
 
-    def request(self, reason: str, *, failed: bool = False, hurry: bool = False) -> None:
-        """Stop taking jobs and leave. A further request with `hurry` skips to cancelling."""
+    def request(self, reason: str, *, failed: bool = False, since: float | None = None) -> None:
+        """Stop taking jobs and leave. `since`: the moment when that was asked for, if it took a
+        while to be heard."""
         self.failed = self.failed or failed
-        if hurry or (self.requested.is_set() and reason == self.reason == "signal"):
-            self.hurried.set()
-        if not self.requested.is_set():
-            self.reason, self.begun_at = reason, time.monotonic()
-            self.requested.set()
-            self.enter(Phase.DRAINING)
-            self._on_begin()
+        if self.requested.is_set():
+            return
+        self.reason = reason
+        self.begun_at = time.monotonic() if since is None else since
+        self.end = self.begun_at + self.settings.exit_seconds
+        self._on_end(self.end)
+        self.requested.set()
+        self._on_begin()
+        self.enter(Phase.DRAINING)
 
-    def signalled(self) -> None:
+    def signalled(self, since: float | None = None) -> None:
         """TERM or INT: the first drains, the second cancels what still runs."""
         if self.requested.is_set():
             self.hurried.set()
-        self.request("signal")
+        self.request("signal", since=since)
 
     def enter(self, phase: Phase) -> None:
         """A phase is visible before its work begins."""
         self.phase = phase
         if phase is not Phase.RUNNING:
             log.info("shutdown_phase", phase=phase, reason=self.reason)
+            self._on_phase()
 
     def left(self, seconds: float) -> float:
         """Return how much of so many seconds since the beginning is left."""
         return max(self.begun_at + seconds - time.monotonic(), 0.0)
 
-    async def drain(self, registry: Registry, intake: asyncio.Task[None]) -> None:
+    def sooner(self, seconds: float) -> None:
+        """The process must be gone in so many seconds, if it had more."""
+        self.end = min(self.end, time.monotonic() + seconds)
+        self._on_end(self.end)
+
+    @property
+    def cancel_left(self) -> float:
+        """How long what still runs may take to unwind."""
+        both = self.settings.drain_seconds + self.settings.cancel_seconds
+        return min(self.settings.cancel_seconds, self.left(both))
+
+    async def drain(self, registry: Registry, intake: asyncio.Task[None] | None) -> None:
         """Started jobs get their time; the round in flight is awaited and handed back."""
         for held in registry:
             held.control.stopping = True
-        await _first(self.left(self.settings.drain_seconds), self.hurried, registry, intake)
+        drained = _empty(registry, intake)
+        await _first(self.left(self.settings.drain_seconds), drained, self.hurried.wait())
 
     async def cancel(self, registry: Registry, executor: Executor) -> None:
         """What still runs is told to unwind, and may clean up."""
         if not len(registry):
             return
         self.enter(Phase.CANCELLING)
-        since = time.monotonic()
         for held in registry:
             executor.stop(held, Stop.SHUTDOWN)
-        seconds = since + self.settings.cancel_seconds - time.monotonic()
-        await _first(seconds, None, registry, None)
+        await _first(self.cancel_left, _empty(registry, None))
 
     async def release(
-        self, registry: Registry, executor: Executor, finisher: Finisher
+        self, registry: Registry, executor: Executor, finisher: Finisher, services: Services
     ) -> list[Held]:
         """Who did not unwind is released with a hold; then everything is written, or left to its
         lease and said so. Returns the claims whose handlers have not ended."""
         self.enter(Phase.RELEASING)
         running = [held for held in registry if not held.ended]
+        if running:
+            self.sooner(HELD_EXIT_SECONDS)
         for held in running:
-            _tell_of(held)
             if held.fate is None:
-                executor.release_with_hold(held, hold=EXIT_MARGIN_SECONDS)
+                executor.release_with_hold(held, hold=HOLD_SECONDS)
+        services.expect("finisher")
         finisher.close()
-        end = time.monotonic() + RELEASE_SECONDS
-        while len(finisher) and time.monotonic() < end:  # noqa: ASYNC110  (the deadline rules)
-            await asyncio.sleep(0.01)
-        if lost := finisher.give_up_all():
-            log.error("left_to_lease_expiry", jobs=lost)
+        for held in running:  # while that is being written
+            _tell_of(held)
+        await services.end("finisher", RELEASE_SECONDS)
+        lost = finisher.give_up_all()
         for held in registry:
-            registry.settle(held, Fate.UNRECORDED)
-        return running
+            if held.fate is None:
+                lost.append(held.claim.id)
+                registry.settle(held, Fate.UNRECORDED)
+        if lost:
+            log.error("left_to_lease_expiry", jobs=lost)
+        return [held for held in running if not held.ended]
 
     def report(self, registry: Registry) -> dict[str, object]:
         """Every claimed job in exactly one of the four counts."""
@@ -115,25 +149,17 @@ def _tell_of(held: Held) -> None:
     log.error("handler_did_not_end", job=held.claim.id, task=held.claim.task, stack=stack)
 
 
-async def _first(
-    seconds: float,
-    event: asyncio.Event | None,
-    registry: Registry,
-    intake: asyncio.Task[None] | None,
-) -> None:
-    """Wait until nothing is held and the intake has ended, or the event, or the time is over."""
-    waiter = asyncio.ensure_future(_empty(registry, intake))
-    others = [asyncio.ensure_future(event.wait())] if event is not None else []
+async def _first(seconds: float, *events: Coroutine[Any, Any, Any]) -> None:
+    """Wait until one of these has come, or the time is over; the losers are ended and awaited."""
+    waiters = {asyncio.create_task(event, name="shutdown-wait") for event in events}
     try:
-        await asyncio.wait({waiter, *others}, timeout=seconds, return_when="FIRST_COMPLETED")
+        await asyncio.wait(waiters, timeout=seconds, return_when="FIRST_COMPLETED")
     finally:
-        for loser in (waiter, *others):
-            loser.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await loser
+        await unwind(waiters, 1.0)
 
 
 async def _empty(registry: Registry, intake: asyncio.Task[None] | None) -> None:
+    """Wait until nothing is held and the intake has ended."""
     if intake is not None:
         await asyncio.wait({intake})
     while len(registry):

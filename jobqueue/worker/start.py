@@ -1,9 +1,10 @@
-"""The first contact with the database: wait for it, or end with one clear sentence."""
+"""Before the first claim: wait for the database, or end with one clear sentence; prepare it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 
 import psycopg
 import structlog
@@ -12,6 +13,8 @@ from jobqueue.conf import Settings
 from jobqueue.store import workers
 from jobqueue.store.connections import Backoff, Session, is_refused, is_weather
 from jobqueue.store.workers import Identity
+from jobqueue.worker.lanes import Lanes
+from jobqueue.worker.orm import tidy_connections
 from jobqueue.worker.shutdown import Shutdown
 
 CALL_SECONDS = 5.0
@@ -25,8 +28,8 @@ class CannotStartError(Exception):
 async def first_contact(
     session: Session, identity: Identity, settings: Settings, shutdown: Shutdown
 ) -> None:
-    """Check the tables and register, waiting while the database is away. Raises CannotStartError for
-    what no waiting mends: a refused login, missing tables, missing rights."""
+    """Check the tables and register, waiting while the database is away. Raises CannotStartError
+    for what no waiting mends: a refused login, missing tables, missing rights."""
     backoff, told = Backoff(0.2, 5.0), False
     while not shutdown.requested.is_set():
         try:
@@ -56,3 +59,27 @@ def _sentence(error: psycopg.Error) -> str:
     if isinstance(error, psycopg.errors.UndefinedColumn | psycopg.errors.UndefinedTable):
         return f"The tables of jobqueue are older than this code ({text}): run `manage.py migrate`."
     return f"The database cannot be used: {text}"
+
+
+async def prepare(lanes: Lanes, call: Callable[[], object], shutdown: Shutdown) -> None:
+    """What the project declares in code reaches the tables; a failure is told, not fatal. A stop
+    does not wait for it."""
+    lane = lanes.take()
+    work = asyncio.wrap_future(lane.submit(_in_lane, call))
+    stop = asyncio.create_task(shutdown.requested.wait(), name="stop-while-preparing")
+    await asyncio.wait({work, stop}, return_when="FIRST_COMPLETED")
+    stop.cancel()
+    await asyncio.wait({stop})
+    if not work.done():  # the lane's thread ends with the process
+        work.cancel()
+        return
+    if error := work.exception():
+        log.error("schedules_not_synchronised", exc_info=error)
+    lanes.give_back(lane)
+
+
+def _in_lane(call: Callable[[], object]) -> None:
+    try:
+        call()
+    finally:
+        tidy_connections()

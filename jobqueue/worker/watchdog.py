@@ -1,121 +1,123 @@
 """A thread outside the loop: hears the signals, enforces the deadline, sees a blocked loop.
 
-Behind it stands faulthandler's timer, a thread in C, for a handler that holds the interpreter
-lock: this thread then never runs.
+Behind it stands the dead-man switch, for a handler that holds the interpreter lock: this thread
+then never runs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import faulthandler
 import os
 import select
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from types import FrameType
 
 import structlog
 
 from jobqueue.conf import Settings
-from jobqueue.worker import stacks
-from jobqueue.worker.held import Registry
+from jobqueue.worker import hearing, stacks
+from jobqueue.worker.deadman import DeadMan
+from jobqueue.worker.held import Held, Registry
 
-TICK_SECONDS = 1.0
-LAG_WARN_SECONDS = 1.0
+MOST_LAG_SECONDS = 1.0
+# Signals closer together than this are one: a terminal and a supervisor both pass on a Ctrl-C.
+BURST_SECONDS = 0.1
 STOPS = (signal.SIGTERM, signal.SIGINT)
-HEARD = (*STOPS, signal.SIGHUP, signal.SIGUSR2)
 FORCED = 5
-# The C thread cannot tell a frozen process from a blocked interpreter. It is set well behind the
-# trust's end, so that a worker that was stopped and continued can go on; the fence held meanwhile.
-DEAD_MAN_LEASES = 2.0
-# The C thread comes after this one, which knows more to say.
-DEAD_MAN_SECONDS = 0.5
 log = structlog.get_logger("jobqueue")
 
 
 class Watchdog:
-    """Started before the loop, in the main thread; `on_signal` is called on the loop."""
+    """Started before the loop. `on_signal` and `on_block` are called on the loop."""
 
     def __init__(self, settings: Settings, registry: Registry) -> None:
         self.settings, self.registry = settings, registry
         self.on_signal: Callable[[int], None] = lambda number: None
+        self.on_block: Callable[[Held, str, float], None] = lambda held, stack, seconds: None
         self.loop: asyncio.AbstractEventLoop | None = None
+        self.first_stop_at: float | None = None  # monotonic
         self.deadline: float | None = None  # monotonic; the enforced end of the process
-        self._stops = 0
+        # How late the loop may answer; looked at as often. Well inside the shortest trust.
+        self.lag_seconds = min(MOST_LAG_SECONDS, settings.lease_seconds / 4)
+        self._dead_man = DeadMan(settings.lease_seconds)
+        self._stops, self._last_stop = 0, -BURST_SECONDS
         self._answered = time.monotonic()
         self._blocked_since: float | None = None
+        self._culprit: tuple[Held, str] | None = None
+        self._early: list[int] = []  # signals from before the loop
+        self._lock = threading.Lock()
         self._main = threading.get_ident()
         self._ended = False
-        self._ours, self._theirs = socket.socketpair()
-        self._theirs.setblocking(False)
-        self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
 
     @contextlib.contextmanager
     def running(self, *, signals: bool) -> Iterator[None]:
-        """Watch while the block runs. With `signals` the process's signals come here, and what
-        was there before is put back at the end."""
-        former = {}
-        if signals:
-            former = {number: signal.signal(number, _noted_elsewhere) for number in HEARD}
-            wakeup = signal.set_wakeup_fd(self._theirs.fileno(), warn_on_full_buffer=False)
-        self._thread.start()
-        try:
-            yield
-        finally:
-            self.rest()
+        """Watch while the block runs, called in the loop's thread. With `signals` the process's
+        signals come here; what was there before is put back at the end."""
+        self._main = threading.get_ident()
+        self._ours, theirs = socket.socketpair()
+        theirs.setblocking(False)
+        thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._ours.close)
+            stack.callback(theirs.close)
+            stack.enter_context(self._dead_man)
             if signals:
-                signal.set_wakeup_fd(wakeup)
-                for number, handler in former.items():
-                    signal.signal(number, handler)
-            self._ended = True
-            self._theirs.close()
-            self._thread.join()
-            self._ours.close()
+                stack.enter_context(hearing.through(theirs.fileno()))
+            thread.start()
+            try:
+                yield
+            finally:
+                self._ended = True
+                self._dead_man.rest()
+                theirs.shutdown(socket.SHUT_RDWR)
+                thread.join()
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
         """The loop has started: from here on it must answer."""
-        self._answered = time.monotonic()
-        self.loop = loop
+        with self._lock:
+            self._answered, self.loop = time.monotonic(), loop
+            early, self._early = self._early, []
+        for number in early:
+            self.on_signal(number)
 
-    def expect_end(self, seconds: float) -> None:
-        """The shutdown has begun: the process is gone in so many seconds, whatever happens."""
-        if self.deadline is None:
-            self.deadline = time.monotonic() + seconds
-        self.rearm()
+    def expect_end(self, moment: float) -> None:
+        """The process is gone by this moment (monotonic), whatever happens. Only ever sooner."""
+        with self._lock:
+            self.deadline = min(self.deadline or moment, moment)
+            self._dead_man.arm(self.deadline)
 
     def rearm(self) -> None:
-        """Called on the loop with every beat: move the dead-man switch, on a sign of life."""
-        now = time.monotonic()
-        horizon = now + (1 + DEAD_MAN_LEASES) * self.settings.lease_seconds
-        if self.deadline is not None:
-            horizon = min(horizon, self.deadline + DEAD_MAN_SECONDS)
-        with contextlib.suppress(Exception):  # no usable stderr: the thread alone must do
-            faulthandler.dump_traceback_later(max(horizon - now, 0.1), exit=True, file=_stderr())
+        """Called on the loop with every beat, as a sign of life: move the dead-man switch."""
+        self._dead_man.arm(self.deadline)
 
-    def rest(self) -> None:
-        """The loop has ended in good order: no more dead-man switch."""
-        faulthandler.cancel_dump_traceback_later()
+    # In the thread.
 
     def _run(self) -> None:
-        before = time.monotonic()
         while not self._ended:
-            self._hear(self._wait_seconds())
-            now = time.monotonic()
-            if now - before > 3 * TICK_SECONDS:
-                self._answered = now  # the whole process was frozen: the loop is not to blame
-            before = now
-            self._enforce(now)
-            self._look_at_loop(now)
+            # Whatever fails here (a log that cannot be written), the watch goes on.
+            with contextlib.suppress(Exception):
+                self._turn()
+
+    def _turn(self) -> None:
+        start, seconds = time.monotonic(), self._wait_seconds()
+        self._hear(seconds)
+        now = time.monotonic()
+        self._enforce(now)
+        overslept = now - start - seconds
+        if overslept > self.lag_seconds:
+            # Everything stood still, this thread too: the loop has not had its chance to answer.
+            self._answered, self._blocked_since = now, None
+            log.warning("process_stood_still", seconds=round(overslept, 2))
+        self._look_at_loop(now)
 
     def _wait_seconds(self) -> float:
-        if self.deadline is None:
-            return TICK_SECONDS
-        return max(min(TICK_SECONDS, self.deadline - time.monotonic()), 0.01)
+        ends = [self.deadline, self._trust_end() if self._blocked_since is not None else None]
+        left = [end - time.monotonic() for end in ends if end is not None]
+        return max(min([self.lag_seconds, *left]), 0.01)
 
     def _hear(self, seconds: float) -> None:
         poll = select.poll()
@@ -124,18 +126,30 @@ class Watchdog:
             return
         for number in self._ours.recv(64):
             if number == signal.SIGUSR2:
-                _write(f"stacks on request\n{stacks.everything(self.loop)}\n")
-                continue
-            if number in STOPS:
-                self._count_stop()
-            self._call_loop(self.on_signal, number)
+                self._dead_man.write(f"stacks on request\n{stacks.everything(self.loop)}\n")
+            elif number not in STOPS or self._counts(time.monotonic()):
+                self._pass_on(number)
 
-    def _count_stop(self) -> None:
+    def _counts(self, now: float) -> bool:
+        """Whether this TERM or INT is one more, and not an echo of the last. The third one ends
+        the process here."""
+        echo, self._last_stop = now - self._last_stop < BURST_SECONDS, now
+        if echo:
+            return False
         self._stops += 1
-        if self.deadline is None:
-            self.deadline = time.monotonic() + self.settings.exit_seconds
+        if self.first_stop_at is None:
+            self.first_stop_at = now
+            self.expect_end(now + self.settings.exit_seconds)
         if self._stops >= 3:
             self.leave("third signal")
+        return True
+
+    def _pass_on(self, number: int) -> None:
+        with self._lock:
+            if self.loop is None:
+                self._early.append(number)
+                return
+        self._call_loop(self.on_signal, number)
 
     def _call_loop(self, function: Callable[..., None], *args: object) -> None:
         if self.loop is not None:
@@ -143,30 +157,35 @@ class Watchdog:
                 self.loop.call_soon_threadsafe(function, *args)
 
     def _enforce(self, now: float) -> None:
-        if self.deadline is not None and now >= self.deadline:
+        if self.deadline is not None and now >= self.deadline and not self._ended:
             self.leave("the deadline of the shutdown has passed")
 
     def _look_at_loop(self, now: float) -> None:
         if self.loop is None:
             return
         lag = now - self._answered
-        if lag > TICK_SECONDS + LAG_WARN_SECONDS and self._blocked_since is None:
+        if lag > 2 * self.lag_seconds and self._blocked_since is None:
             self._blocked_since = self._answered
             self._tell_of_block(lag)
-        if self._blocked_since is not None and self._trust_is_over(now):
+        trust_end = self._trust_end()
+        if self._blocked_since is not None and trust_end is not None and now > trust_end:
             self.leave("the event loop is blocked and a lease is no longer trusted")
         self._call_loop(self._answer)
 
     def _answer(self) -> None:
+        """On the loop: it is alive."""
         self._answered = now = time.monotonic()
-        if self._blocked_since is not None:
-            blocked, self._blocked_since = now - self._blocked_since, None
-            log.warning("event_loop_back", seconds=round(blocked, 2))
+        if self._blocked_since is None:
+            return
+        seconds, self._blocked_since = now - self._blocked_since, None
+        log.warning("event_loop_back", seconds=round(seconds, 2))
+        if self._culprit is not None:
+            (held, stack), self._culprit = self._culprit, None
+            self.on_block(held, stack, seconds)
 
     def _tell_of_block(self, lag: float) -> None:
-        current = asyncio.current_task(self.loop) if self.loop is not None else None
-        held = next((h for h in self.registry if h.task is current), None) if current else None
-        stack = stacks.of_thread(self._main)
+        held, stack = self._find_culprit(), stacks.of_thread(self._main)
+        self._culprit = None if held is None else (held, stack)
         log.error(
             "event_loop_blocked",
             seconds=round(lag, 2),
@@ -174,36 +193,27 @@ class Watchdog:
             task=held.claim.task if held else None,
             stack=stack,
         )
-        if held is not None:
-            held.blocked = stack
 
-    def _trust_is_over(self, now: float) -> bool:
+    def _find_culprit(self) -> Held | None:
+        current = asyncio.current_task(self.loop)
+        if current is None:
+            return None
+        for held in self.registry:
+            if held.task is current or current in (held.children or ()):
+                return held
+        return None
+
+    def _trust_end(self) -> float | None:
         since = self.registry.trusted_since()
-        trust = self.settings.lease_seconds - self.settings.lease_margin_seconds
-        return since is not None and now - since > trust and self.loop is not None
+        if since is None:
+            return None
+        return since + self.settings.lease_seconds - self.settings.lease_margin_seconds
 
     def leave(self, why: str) -> None:
         """End the process now, with every stack on stderr. Nothing here may fail or hang."""
         with contextlib.suppress(BaseException):
-            # The C thread ends the process even if writing the stacks hangs on a full pipe.
-            faulthandler.dump_traceback_later(1.0, exit=True, file=_stderr())
-        _write(f"jobqueue worker {os.getpid()} leaves at once: {why}\n")
+            self._dead_man.arm(time.monotonic() + 1.0)  # should what follows hang after all
         with contextlib.suppress(BaseException):
-            _write(stacks.everything(self.loop) + "\n")
+            first = f"jobqueue worker {os.getpid()} leaves at once: {why}\n"
+            self._dead_man.write(f"{first}{stacks.everything(self.loop)}\n")
         os._exit(FORCED)
-
-
-def _noted_elsewhere(number: int, frame: FrameType | None) -> None:
-    """The wake-up descriptor has told the watchdog; this only keeps the default action away."""
-
-
-def _stderr() -> int:
-    try:
-        return sys.__stderr__.fileno() if sys.__stderr__ is not None else 2
-    except (OSError, ValueError):
-        return 2
-
-
-def _write(text: str) -> None:
-    with contextlib.suppress(OSError):
-        os.write(_stderr(), text.encode("utf-8", "replace"))

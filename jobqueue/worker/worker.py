@@ -3,64 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import signal
-import socket
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+import time
+from collections.abc import Callable, Coroutine
 from typing import Any
-from uuid import uuid4
 
 import structlog
+from structlog.contextvars import bind_contextvars
 
-import jobqueue
 from jobqueue.conf import Settings
 from jobqueue.states import Phase
 from jobqueue.store import workers
-from jobqueue.store.connections import Session
-from jobqueue.store.workers import Identity
-from jobqueue.worker import kernel
-from jobqueue.worker.claimer import Claimer
+from jobqueue.store.events import Note
 from jobqueue.worker.contained import adopt_children
-from jobqueue.worker.executor import Executor
-from jobqueue.worker.finisher import Finisher
-from jobqueue.worker.heartbeat import Heartbeat, Trust
-from jobqueue.worker.held import Fate, Registry
+from jobqueue.worker.crew import Crew
+from jobqueue.worker.held import Fate, Held, Registry
 from jobqueue.worker.idle import IdleVerdict, IdleWatch
-from jobqueue.worker.lanes import Lanes
-from jobqueue.worker.leader import Leader
-from jobqueue.worker.listener import Listener
-from jobqueue.worker.news import News
-from jobqueue.worker.orm import tidy_connections
+from jobqueue.worker.leftovers import Threads, close_loop
+from jobqueue.worker.orders import Orders, identity
 from jobqueue.worker.parent import RECYCLED, Parent
-from jobqueue.worker.receivers import Receivers
-from jobqueue.worker.recycle import Recycling
-from jobqueue.worker.reports import Reports
-from jobqueue.worker.services import Services
-from jobqueue.worker.shutdown import Shutdown
-from jobqueue.worker.start import first_contact
-from jobqueue.worker.stuck import Stuck
+from jobqueue.worker.probe import Probe
+from jobqueue.worker.services import Services, within
+from jobqueue.worker.shutdown import CLOSE_SECONDS, LAST_SECONDS, Shutdown
+from jobqueue.worker.start import first_contact, prepare
 from jobqueue.worker.watchdog import FORCED, Watchdog
-from jobqueue.worker.weather import Outages, Patience
 
-CLOSE_SECONDS = 0.5
-LANES_SECONDS = 30.0
+# For asking what a claim brought whose answer was lost, when the shutdown leaves no more.
+SETTLE_SECONDS = 0.5
 log = structlog.get_logger("jobqueue")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Orders:
-    """What the command line asks of this worker."""
-
-    queues: Mapping[str, int] = field(default_factory=lambda: {"default": 1})
-    name: str = ""
-    lead: bool = True
-    signals: bool = True  # whether the process's signals are this worker's
-    until_idle: bool = False
-    max_runtime: float | None = None
-    recycling: Recycling = field(default_factory=Recycling)
-    parent: Parent | None = None
 
 
 class Worker:
@@ -76,137 +46,85 @@ class Worker:
     ) -> None:
         self.settings, self.parameters, self.orders = settings, parameters, orders
         self.on_start = on_start  # in a lane, once the database has answered
-        self.identity = _identity(settings, orders)
-        self.log = log.bind(worker=str(self.identity.id))
+        self.identity = identity(settings, orders)
         self.registry = Registry(settings.concurrency)
         self.watchdog = Watchdog(settings, self.registry)
-        self.outages = Outages()
+        self.threads = Threads()
         self.stuck: list[int] = []
         self.recycled = False
         self.watch: IdleWatch | None = None
         self.verdict: IdleVerdict | None = None
+        self._resigning: asyncio.Task[None] | None = None
 
     def run(self) -> int:
         """Serve until told to stop; the exit code is the contract's."""
         with self.watchdog.running(signals=self.orders.signals):
-            self.loop = loop = asyncio.new_event_loop()
+            loop = asyncio.new_event_loop()
             try:
                 loop.set_task_factory(adopt_children)
                 return loop.run_until_complete(self._serve())
             finally:
-                _close_loop(loop)
+                close_loop(loop)
 
     async def _serve(self) -> int:
+        bind_contextvars(worker=str(self.identity.id))
         self._assemble()
-        self.watchdog.watch(asyncio.get_running_loop())
-        await first_contact(self.beat_session, self.identity, self.settings, self.shutdown)
-        if not self.shutdown.requested.is_set():
-            await self._prepare()
-            self._start()
-            await self.shutdown.requested.wait()
-            await self._leave()
-        return await self._stop()
+        try:
+            await self.probe.open()
+            await first_contact(self.crew.beating, self.identity, self.settings, self.shutdown)
+            await prepare(self.crew.lanes, self.on_start, self.shutdown)
+            if not self.shutdown.requested.is_set():
+                self._start()
+                await self.shutdown.requested.wait()
+                await self._leave()
+            return await self._stop()
+        finally:
+            await self._close()
 
     def _assemble(self) -> None:
-        settings, worker = self.settings, self.identity.id
-        self.shutdown = Shutdown(settings, on_begin=self._begin_shutdown)
-        self.watchdog.on_signal = self._signal
-        self.lanes, self.receivers = Lanes(), Receivers()
-        self.reports = Reports(self.receivers)
-        self.claim_session = Session(self.parameters, "claim")
-        self.finish_session = Session(self.parameters, "finish")
-        self.beat_session = Session(self.parameters, "beat")
-        self.watch_session = Session(self.parameters, "watch")
-        self.finisher = Finisher(
-            self.finish_session,
-            worker,
-            self.registry,
-            self.reports,
-            self._patience("finish"),
-            trust_seconds=settings.lease_seconds - settings.lease_margin_seconds,
-        )
-        self.executor = Executor(
-            settings, self.registry, self.lanes, self.finisher, self.receivers, worker
-        )
-        self.claimer = Claimer(
-            self.claim_session,
-            worker,
-            self.orders.queues,
-            settings,
-            self.registry,
-            self.executor,
-            self._patience("claim"),
-        )
-        self.news = News(str(worker))
-        self.leader = (
-            Leader(parameters=self.parameters, worker=worker, settings=settings)
-            if self.orders.lead
-            else None
-        )
-        self.listener = (
-            Listener(self.parameters, worker, self.news, self._patience("listen"))
-            if settings.notify
-            else None
-        )
-        self.stuck_watch = Stuck(settings, self.registry, self._leave_stuck)
-        self.heart = Heartbeat(
-            self.beat_session,
-            self.identity,
-            settings,
-            self.registry,
-            self.executor,
-            self._patience("beat"),
-            listener=self.listener,
-            leader=self.leader,
-            phase=lambda: self.shutdown.phase,
-            on_beat=self._on_beat,
-            leave=lambda why: self.shutdown.request(why, failed=True),
-        )
-        self.trust = Trust(settings, self.registry, self.executor, self.watchdog.leave)
         self.services = Services(self._service_ended)
-
-    def _patience(self, purpose: str) -> Patience:
-        return Patience(purpose, self.outages)
-
-    async def _prepare(self) -> None:
-        """What the project declares in code reaches the tables; a failure is told, not fatal."""
-        lane = self.lanes.take()
-        try:
-            await asyncio.wrap_future(lane.submit(_in_lane, self.on_start))
-        except Exception:
-            self.log.exception("schedules_not_synchronised")
-        self.lanes.give_back(lane)
+        self.shutdown = Shutdown(
+            self.settings,
+            on_begin=self._begin_shutdown,
+            on_phase=lambda: self.crew.heart.now(),
+            on_end=self.watchdog.expect_end,
+        )
+        self.crew = Crew(
+            self.settings,
+            self.parameters,
+            self.orders,
+            self.identity,
+            self.registry,
+            self.shutdown,
+            on_beat=self._on_beat,
+            leave_hard=self.watchdog.leave,
+        )
+        self.probe = Probe.of(self)
+        self.watchdog.on_signal, self.watchdog.on_block = self._signal, self._blocked
+        self.watchdog.watch(asyncio.get_running_loop())
 
     def _start(self) -> None:
-        self.news.on_ready = self.claimer.wake
-        self.news.on_beat = self.heart.now
-        if self.leader is not None:
-            self.news.on_vacant = self.leader.vacant
-            self.news.on_scheduled = self.leader.scheduled
-            self.news.on_died = self.leader.sweep_now
-            self.services.start("leader", self.leader.run())
+        crew, start = self.crew, self.services.start
         self.shutdown.enter(Phase.RUNNING)
-        self.services.start("heartbeat", self.heart.run())
-        self.services.start("trust", self.trust.run())
-        self.services.start("finisher", self.finisher.run())
-        if self.listener is not None:
-            self.services.start("listener", self.listener.run())
-        self._start_watches()
-        self.intake = self.services.start("claimer", self.claimer.run())
-        self.log.info(
+        start("heartbeat", crew.heart.run())
+        start("trust", crew.trust.run())
+        start("finisher", crew.finisher.run())
+        if crew.leader is not None:
+            start("leader", crew.leader.run())
+        if crew.listener is not None:
+            start("listener", crew.listener.run())
+        if self.orders.parent is not None:
+            start("parent", self._follow(self.orders.parent))
+        if self.orders.until_idle or self.orders.max_runtime is not None:
+            start("limits", self._limits())
+        start("claimer", crew.claimer.run())
+        log.info(
             "worker_started",
             queues=dict(self.orders.queues),
             concurrency=self.settings.concurrency,
             name=self.identity.name,
             pid=self.identity.pid,
         )
-
-    def _start_watches(self) -> None:
-        """What may end this worker besides a signal."""
-        if self.orders.parent is not None:
-            self.services.start("parent", self._follow(self.orders.parent))
-        if self.orders.until_idle or self.orders.max_runtime is not None:
-            self.services.start("limits", self._limits())
 
     async def _follow(self, parent: Parent) -> None:
         await parent.gone()
@@ -218,7 +136,7 @@ class Worker:
         limit = self.orders.max_runtime
         if self.orders.until_idle:
             self.watch = IdleWatch(
-                self.watch_session,
+                self.crew.watching,
                 list(self.orders.queues),
                 max_runtime=limit,
                 held=lambda: len(self.registry),
@@ -231,58 +149,91 @@ class Worker:
         idle = self.verdict is not None and self.verdict.idle
         self.shutdown.request("idle" if idle else "max runtime")
 
+    # The end.
+
+    def _begin_shutdown(self) -> None:
+        """Intake stops first, everywhere, in the same moment."""
+        self.services.expect("claimer", "leader", "limits", "parent")
+        self.crew.claimer.stop()
+        if self.crew.leader is not None:
+            self._resigning = asyncio.create_task(self.crew.leader.resign(), name="resign")
+
     async def _leave(self) -> None:
         """The phases. Each comes after the one before, whatever that met."""
-        resigning = asyncio.create_task(self._resign())
-        await self.shutdown.drain(self.registry, self.intake)
-        await self.claimer.settle()
-        await self.shutdown.cancel(self.registry, self.executor)
-        running = await self.shutdown.release(self.registry, self.executor, self.finisher)
-        self.stuck = [held.claim.id for held in running if not held.ended]
-        await self.services.end("finisher", CLOSE_SECONDS)
-        resigning.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await resigning
-        await self.services.cancel_all()
+        await self._step("drain", self.shutdown.drain(self.registry, self.services.get("claimer")))
+        await self._step("cancel", self._cancel())
+        await self._step("release", self._release())
 
-    async def _resign(self) -> None:
-        if self.leader is not None:
-            await self.leader.resign()
-            self.services.expect("leader")
+    async def _step(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception:
+            self.shutdown.failed = True
+            log.exception("shutdown_step_failed", step=name)
+
+    async def _cancel(self) -> None:
+        """Beside the handlers' clean-up, what a claim that was cut off has brought is found."""
+        settling = asyncio.create_task(self._end_intake(), name="end-intake")
+        try:
+            await self.shutdown.cancel(self.registry, self.crew.executor)
+        finally:
+            await settling
+
+    async def _end_intake(self) -> None:
+        await self.services.end("claimer", 0)
+        seconds = max(self.shutdown.cancel_left, SETTLE_SECONDS)
+        await within(seconds, "recover claims", self.crew.claimer.settle())
+
+    async def _release(self) -> None:
+        running = await self.shutdown.release(
+            self.registry, self.crew.executor, self.crew.finisher, self.services
+        )
+        self.stuck = [held.claim.id for held in running]
 
     async def _stop(self) -> int:
-        """Say how it went, in the table and as the last line; then close everything, bounded."""
+        """Everything ends and is closed, bounded; how it went is said in the table, and as the
+        last line."""
         self.shutdown.enter(Phase.STOPPED)
-        await self.executor.strays.close()
+        end = min(time.monotonic() + CLOSE_SECONDS, self.shutdown.end - LAST_SECONDS)
+        if self._resigning is not None:
+            await within(end - time.monotonic(), "resign", _awaited(self._resigning))
+        await self.services.cancel_all(max(end - time.monotonic(), LAST_SECONDS))
         report = self.shutdown.report(self.registry)
-        with contextlib.suppress(Exception):
-            await self.beat_session.call(
-                workers.report, CLOSE_SECONDS, self.identity.id, Phase.STOPPED, report
-            )
-        await self._settle_verdict()
-        await self._flush_receivers()
-        for session in self._sessions():
-            await session.close()
-        self.lanes.close()
-        self.receivers.close()
+        steps = {
+            "report": self._report(report, end),
+            "receivers": self._flush_receivers(),
+            "stray tasks": self.crew.executor.strays.close(),
+            "verdict": self._settle_verdict(),
+        }
+        left = end - time.monotonic()
+        await asyncio.gather(*(within(left, what, work) for what, work in steps.items()))
+        await self._close()
         code = self._exit_code()
-        self.log.info("worker_stopped", **report, exit_code=code)
+        log.info("worker_stopped", **report, exit_code=code)
         return code
 
-    def _sessions(self) -> list[Session]:
-        return [self.claim_session, self.finish_session, self.beat_session, self.watch_session]
+    async def _report(self, report: dict[str, object], end: float) -> None:
+        seconds = max(end - time.monotonic(), 0.0)
+        await self.crew.beating.call(
+            workers.report, seconds, self.identity.id, Phase.STOPPED, report
+        )
+
+    async def _flush_receivers(self) -> None:
+        flushed = self.crew.receivers.flush()
+        if flushed is not None:
+            await asyncio.wrap_future(flushed)
 
     async def _settle_verdict(self) -> None:
         """Jobs ended after the last look: ask once more who died."""
         if self.watch is not None and self.verdict is not None:
-            with contextlib.suppress(Exception):
-                async with asyncio.timeout(CLOSE_SECONDS):
-                    self.verdict = await self.watch.settle(self.verdict)
+            self.verdict = await self.watch.settle(self.verdict, CLOSE_SECONDS)
 
-    async def _flush_receivers(self) -> None:
-        flushed = self.receivers.flush()
-        if flushed is not None:
-            await asyncio.wait({asyncio.wrap_future(flushed)}, timeout=CLOSE_SECONDS)
+    async def _close(self) -> None:
+        """Let go of everything; a dead server costs its socket. Harmless the second time."""
+        closing = [session.close() for session in self.crew.sessions]
+        await asyncio.gather(self.probe.close(), *closing)
+        self.crew.lanes.close()
+        self.crew.receivers.close()
 
     def _exit_code(self) -> int:
         if self.shutdown.failed:
@@ -295,83 +246,42 @@ class Worker:
 
     @property
     def must_leave_hard(self) -> bool:
-        """Whether some thread of a handler is still running."""
-        executor = getattr(self.loop, "_default_executor", None)
-        threads = getattr(executor, "_threads", ())
-        return bool(self.stuck) or any(thread.is_alive() for thread in threads)
+        """Whether something of a handler still runs, for which the interpreter's end would wait."""
+        return bool(self.stuck) or self.threads.are_left()
 
     # What reaches the worker from elsewhere.
 
     def _signal(self, number: int) -> None:
-        if number == signal.SIGHUP:
-            self._reconnect()
-        else:
-            self.shutdown.signalled()
-
-    def _reconnect(self) -> None:
-        """HUP: every session is opened afresh before its next use; ignored while stopping."""
-        if self.shutdown.requested.is_set():
-            return
-        self.log.info("reconnecting")
-        for session in self._sessions():
-            session.renew()
-        if self.listener is not None:
-            self.listener.reconnect()
-        self.lanes.renew()
-        self.claimer.wake()
-
-    def _begin_shutdown(self) -> None:
-        """Intake stops first, everywhere, in the same moment."""
-        self.watchdog.expect_end(self.settings.exit_seconds)
-        self.claimer.stop()
-        self.services.expect("claimer")
-        self.heart.now()
+        if number in (signal.SIGTERM, signal.SIGINT):
+            self.shutdown.signalled(self.watchdog.first_stop_at)
+        elif number == signal.SIGHUP and not self.shutdown.requested.is_set():
+            log.info("reconnecting")
+            self.crew.reconnect()
 
     def _on_beat(self) -> None:
         self.watchdog.rearm()
-        self.lanes.close_idle()
-        self.stuck_watch.look()
+        self.crew.lanes.close_idle()
+        self.crew.stuck.look()
         why = self.orders.recycling.due(self.registry.counts[Fate.COMPLETED])
         if why and not self.shutdown.requested.is_set():
             self.recycled = self.orders.parent is not None
             self.shutdown.request(why)
 
-    def _leave_stuck(self, why: str) -> None:
-        self.shutdown.request(why)
+    def _blocked(self, held: Held, stack: str, seconds: float) -> None:
+        """A handler has held up the loop, which is back: its operators see where."""
+        if not held.blocked:
+            held.blocked = stack
+            text = f"The handler blocked the event loop for {seconds:.1f} s at:\n{stack}"
+            note = Note(job=held.claim.id, kind="blocked_loop", note=text)
+            self.crew.heart.notes.append(note)
+            self.crew.heart.now()
 
     def _service_ended(self, name: str, error: BaseException | None) -> None:
         self.shutdown.request(f"service {name} ended: {error!r}", failed=True)
 
 
-def _identity(settings: Settings, orders: Orders) -> Identity:
-    hostname = socket.gethostname()
-    return Identity(
-        id=uuid4(),
-        name=orders.name or f"{hostname}:{os.getpid()}",
-        hostname=hostname,
-        supervisor=orders.parent.id if orders.parent else "",
-        version=jobqueue.__version__,
-        queues=list(orders.queues),
-        concurrency=settings.concurrency,
-        **asdict(kernel.identity()),
-    )
+async def _awaited(task: asyncio.Task[None]) -> None:
+    await task
 
 
-def _in_lane(call: Callable[[], object]) -> None:
-    try:
-        call()
-    finally:
-        tidy_connections()
-
-
-def _close_loop(loop: asyncio.AbstractEventLoop) -> None:
-    """End what was left on the loop. Threads that a handler left in its default executor are not
-    waited for: the command ends the process behind them."""
-    left: Sequence[asyncio.Task[Any]] = [t for t in asyncio.all_tasks(loop) if not t.done()]
-    for task in left:
-        task.cancel()
-    if left:
-        with contextlib.suppress(RuntimeError):
-            loop.run_until_complete(asyncio.wait(left, timeout=CLOSE_SECONDS))
-    loop.run_until_complete(loop.shutdown_asyncgens())
-    loop.close()
+__all__ = ["Orders", "Worker"]

@@ -25,7 +25,7 @@ def request_import(name: str, content: bytes, receipt_to: str = VISITOR) -> Impo
 def request_sample(source: str) -> Import:
     """Import one of the shipped files, or many contacts made on the spot."""
     if source == "big":
-        content = sample_data.as_csv(sample_data.lines(sample_data.BIG_ROWS))
+        content = sample_data.as_csv(sample_data.lines(sample_data.BIG_ROWS, prefix="person"))
         return request_import("big.csv", content)
     return request_import(source, (sample_data.FOLDER / source).read_bytes())
 

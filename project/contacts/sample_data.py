@@ -35,7 +35,7 @@ LEGAL = (" Ltd", " GmbH", " & Sons", ", Inc.", "")
 Line = list[str]
 
 
-def lines(count: int, seed: int = SEED) -> list[Line]:
+def lines(count: int, seed: int = SEED, prefix: str = "contact") -> list[Line]:
     """Return that many contacts in the order of COLUMNS, every address once."""
     dice = random.Random(seed)  # noqa: S311  (made-up data)
 
@@ -48,7 +48,7 @@ def lines(count: int, seed: int = SEED) -> list[Line]:
     return [
         [
             f"{given} {family}",
-            f"contact-{number:06}@{domain.lower()}.example",
+            f"{prefix}-{number:06}@{domain.lower()}.example",
             # Every fifth or so has none; some have a comma, so that the file needs quotes.
             f"{owner} {kind}{legal}" if legal else "",
             f"+00 {number % 900 + 100} {number * 7919 % 1_000_000:06}",

@@ -208,7 +208,7 @@ def _chosen(verb: str, options: dict[str, Any]) -> QuerySet[Job] | list[int]:
 
 
 def _id(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) < 2**63):
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) < 2**63):
         raise ArgumentTypeError(f"{text!r} is not a job's id")
     return int(text)
 

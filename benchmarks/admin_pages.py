@@ -1,0 +1,110 @@
+"""Server time and queries of every page of the admin, at whatever size the tables have.
+
+Fill them first: `python benchmarks/fill.py 5000000`. Then `python benchmarks/admin_pages.py`. Each
+page is asked for some times; the slowest but one counts. Exit code 1 when a page is over its limit.
+"""
+
+import os
+import statistics
+import sys
+import time
+
+import django
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext, setup_test_environment
+
+LIMIT_SECONDS, LIMIT_QUERIES, ROUNDS = 0.3, 15, 7
+
+
+def main() -> int:
+    from django.contrib.auth.models import User
+
+    from jobqueue import stats
+
+    user, _ = User.objects.get_or_create(
+        username="benchmark", defaults={"is_superuser": True, "is_staff": True}
+    )
+    client = Client()
+    client.force_login(user)
+    figures = stats.figures()
+    print(f"{figures.total.value:,} jobs" + ("" if figures.total.exact else " (estimated)"))
+    failed = False
+    for address in addresses():
+        seconds, queries = measure(client, address)
+        bad = seconds > LIMIT_SECONDS or queries > LIMIT_QUERIES
+        failed |= bad
+        print(f"{seconds * 1000:7.1f} ms {queries:3} queries  {address}{'  <--' if bad else ''}")
+    for verb, form in (
+        ("retry", {"scope": "all", "filter": "state=DEAD"}),
+        ("cancel", {"scope": "all", "filter": "queue=mail"}),
+    ):
+        seconds, queries = measure(client, f"/admin/jobqueue/job/act/{verb}/", form)
+        print(f"{seconds * 1000:7.1f} ms {queries:3} queries  preview of {verb}, all that match")
+    user.delete()
+    return int(failed)
+
+
+def measure(client: Client, address: str, form: dict[str, str] | None = None) -> tuple[float, int]:
+    times, queries = [], 0
+    for _ in range(ROUNDS):
+        with CaptureQueriesContext(connection) as captured:
+            start = time.perf_counter()
+            answer = client.post(address, form) if form else client.get(address)
+            times.append(time.perf_counter() - start)
+        assert answer.status_code == 200, (address, answer.status_code)
+        queries = max(queries, len(captured))
+    return statistics.quantiles(times, n=ROUNDS)[-1], queries
+
+
+def addresses() -> list[str]:
+    from jobqueue import stats
+    from jobqueue.admin import joblist
+    from jobqueue.admin.filters import Filters
+    from jobqueue.models import Job
+    from jobqueue.states import State
+
+    jobs = "/admin/jobqueue/job/"
+    found = ["/admin/jobqueue/dashboard/", "/admin/jobqueue/dashboard/live/", jobs]
+    found += [f"{jobs}?state={state}" for state in (*State, stats.RETRYING)]
+    found += [
+        f"{jobs}?task=shop.tasks.rare",
+        f"{jobs}?task=shop.tasks.rare&state=DEAD",
+        f"{jobs}?task=shop.tasks.task3&queue=imports",
+        f"{jobs}?q=rare",
+        f"{jobs}?q=task1",
+        f"{jobs}?q=4000001",
+        f"{jobs}?queue=mail&state=SUCCEEDED",
+        f"{jobs}?queue=nowhere",
+        f"{jobs}?queue=nowhere&state=SUCCEEDED",
+        f"{jobs}?state=READY&queue=mail",
+        f"{jobs}?state=DEAD&age=over-1d",
+        f"{jobs}?age=over-7d",
+        f"{jobs}?state=SUCCEEDED&task=shop.tasks.rare&age=under-1d",
+        f"{jobs}?tenant=nobody",
+        f"{jobs}?text=user77777%40",
+        f"{jobs}?text=is+closed&state=DEAD",
+        f"{jobs}?text=nothing+like+it&state=SUCCEEDED",
+    ]
+    deep = Job.objects.filter(state=State.SUCCEEDED).order_by("finished_at").first()
+    if deep is not None:
+        cursor = joblist.BY_END.write(deep)
+        found.append(f"{jobs}?{Filters(state='SUCCEEDED').query}&after={cursor}")
+        found.append(f"{jobs}?after={joblist.NEWEST.write(deep)}")
+    for state in State:
+        if (job := Job.objects.filter(state=state).first()) is not None:
+            found.append(f"{jobs}{job.pk}/")
+    return [
+        *found,
+        "/admin/jobqueue/queue/",
+        "/admin/jobqueue/worker/",
+        "/admin/jobqueue/leaderlease/",
+        "/admin/jobqueue/schedule/",
+    ]
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "project.settings")
+    django.setup()
+    setup_test_environment()
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""The measurements. Each makes one run on a fresh database and returns its figures."""
+
+import time
+from dataclasses import dataclass
+
+from benchmarks import bare, marks
+from benchmarks.proxy import Proxy
+from benchmarks.server import Server
+from benchmarks.workers import BARE, client, percentiles, worker
+
+RUN_SECONDS = 60
+LOAD = """
+INSERT INTO jobqueue_job (task, args)
+SELECT %(task)s, jsonb_build_array(g) FROM generate_series(1, %(count)s) g
+"""
+LEFT = "SELECT count(*) FROM jobqueue_job WHERE state <> 'SUCCEEDED'"
+
+
+@dataclass(frozen=True)
+class Drain:
+    """How fast waiting jobs were done, and what each cost in microseconds of CPU."""
+
+    jobs_per_second: float
+    worker_us: float
+    server_us: float
+
+
+def drain(
+    server: Server,
+    kind: str,
+    concurrency: int,
+    count: int,
+    *options: str,
+    task: str = "benchmarks.tasks.note",
+) -> Drain:
+    """No-op jobs that wait when the worker starts, from the first handler until the database says
+    that all are done."""
+    url = server.fresh()
+    if kind == BARE:
+        server.execute(bare.LOAD, count=count)
+    else:
+        server.execute(LOAD, count=count, task=task)
+    server.execute("VACUUM ANALYZE")
+    left = bare.LEFT if kind == BARE else LEFT
+    with worker(kind, url, concurrency, *options) as run:
+        run.wait_for(1, RUN_SECONDS)
+        before = run.cpu_seconds()
+        run.wait_for(count, RUN_SECONDS)
+        while server.execute(left)[0][0]:
+            time.sleep(0.01)
+        end = time.time()
+        used, served = run.cpu_seconds() - before, server.cpu_seconds()
+        first = marks.read(run.marks)[0][1] / 1e9
+    return Drain(count / (end - first), used / count * 1e6, served / count * 1e6)
+
+
+def pickup(server: Server, kind: str, count: int, gap: float = 0.05) -> tuple[float, float]:
+    """Milliseconds from the return of an enqueue's commit to its handler's first line, with an idle
+    worker: median and 99th percentile."""
+    url = server.fresh()
+    with worker(kind, url, 10) as run:
+        client(kind, url, "enqueue" if kind == BARE else "one", 1, 0)
+        run.wait_for(1, RUN_SECONDS)
+        time.sleep(1)
+        sent = client(kind, url, "enqueue" if kind == BARE else "one", count, gap)
+        run.wait_for(count + 1, RUN_SECONDS)
+        got = dict(marks.read(run.marks)[1:])
+    return percentiles([(got[number] - sent[number]) / 1e6 for number in sent])
+
+
+@dataclass(frozen=True)
+class Idle:
+    """What a worker costs that has nothing to do."""
+
+    statements: float  # a second
+    worker_ms: float  # of CPU a second
+    resident_mib: float
+
+
+def idle(server: Server, kind: str, seconds: float, *options: str) -> Idle:
+    """A worker at rest, after one job, watched from 5 s later on."""
+    url = server.fresh()
+    proxy = Proxy(url)
+    try:
+        with worker(kind, proxy.url, 10, *options) as run:
+            client(kind, url, "enqueue" if kind == BARE else "one", 1, 0)
+            run.wait_for(1, RUN_SECONDS)
+            time.sleep(5)
+            statements, used = proxy.statements, run.cpu_seconds()
+            time.sleep(seconds)
+            return Idle(
+                (proxy.statements - statements) / seconds,
+                (run.cpu_seconds() - used) / seconds * 1000,
+                run.resident_mib(),
+            )
+    finally:
+        proxy.close()

@@ -1,0 +1,54 @@
+"""What the value of a setting may be. A rule returns the wish for a value that it refuses."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from jobqueue.exceptions import MAX_DELAY_SECONDS
+
+Rule = Callable[[Any], str | None]  # the wish when the value is refused, else None
+
+
+def number(*, low: float, exclusive: bool = False, none: bool = False) -> Rule:
+    start = f"above {low:g}" if exclusive else f"from {low:g}"
+    wish = f"a number of seconds {start} to {MAX_DELAY_SECONDS} (ten years)"
+    if none:
+        wish += ", or None"
+
+    def rule(value: Any) -> str | None:
+        if value is None and none:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return wish
+        good = low <= value <= MAX_DELAY_SECONDS and not (exclusive and value == low)
+        return None if good else wish
+
+    return rule
+
+
+def whole(low: int, high: int) -> Rule:
+    def rule(value: Any) -> str | None:
+        good = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+        return None if good else f"a whole number from {low} to {high}"
+
+    return rule
+
+
+def retention(value: Any) -> str | None:
+    wish = "a dict from SUCCEEDED, CANCELLED and DEAD to seconds, or to None to keep for ever"
+    if not isinstance(value, Mapping) or set(value) - {"SUCCEEDED", "CANCELLED", "DEAD"}:
+        return wish
+    return wish if any(number(low=0, none=True)(seconds) for seconds in value.values()) else None
+
+
+def redact(value: Any) -> str | None:
+    good = isinstance(value, list | tuple) and all(isinstance(i, str) and i for i in value)
+    return None if good else "a list of texts, each a part of a key whose value must not be shown"
+
+
+def address(value: Any) -> str | None:
+    """Where a probe may listen; without a host on the loopback only."""
+    if value is None:
+        return None
+    port = value.rpartition(":")[2] if isinstance(value, str) else ""
+    good = port.isascii() and port.isdigit() and len(port) < 6 and int(port) <= 65535
+    return None if good else 'None, an address such as "127.0.0.1:9000", or "9000"'

@@ -1,0 +1,119 @@
+"""The parts of one worker, put together; who does what with whom is told in `worker`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from jobqueue.conf import Settings
+from jobqueue.store.connections import Session
+from jobqueue.store.workers import Identity
+from jobqueue.worker.claimer import Claimer
+from jobqueue.worker.executor import Executor
+from jobqueue.worker.finisher import Finisher
+from jobqueue.worker.heartbeat import Heartbeat
+from jobqueue.worker.held import Registry
+from jobqueue.worker.lanes import Lanes
+from jobqueue.worker.leader import Leader
+from jobqueue.worker.listener import Listener
+from jobqueue.worker.news import News
+from jobqueue.worker.orders import Orders
+from jobqueue.worker.receivers import Receivers
+from jobqueue.worker.reports import Reports
+from jobqueue.worker.shutdown import Shutdown
+from jobqueue.worker.stuck import Stuck
+from jobqueue.worker.trust import Trust
+from jobqueue.worker.weather import Outages, Patience
+
+
+class Crew:
+    """Each service has a connection of its own, so that none can starve another."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        parameters: dict[str, Any],
+        orders: Orders,
+        identity: Identity,
+        registry: Registry,
+        shutdown: Shutdown,
+        *,
+        on_beat: Callable[[], None],
+        leave_hard: Callable[[str], None],
+    ) -> None:
+        worker = identity.id
+        self.outages = Outages()
+        self.lanes, self.receivers = Lanes(), Receivers()
+        self.reports = Reports(self.receivers)
+        self.claiming, self.finishing, self.beating, self.watching = self.sessions = [
+            Session(parameters, purpose) for purpose in ("claim", "finish", "beat", "watch")
+        ]
+        self.finisher = Finisher(
+            self.finishing,
+            worker,
+            registry,
+            self.reports,
+            self._patience("finish"),
+            trust_seconds=settings.lease_seconds - settings.lease_margin_seconds,
+        )
+        self.executor = Executor(
+            settings, registry, self.lanes, self.finisher, self.receivers, worker
+        )
+        self.claimer = Claimer(
+            self.claiming,
+            worker,
+            orders.queues,
+            settings,
+            registry,
+            self.executor,
+            self._patience("claim"),
+        )
+        self.news = News(str(worker))
+        self.leader: Leader | None = None
+        if orders.lead:
+            self.leader = Leader(parameters=parameters, worker=worker, settings=settings)
+        self.listener: Listener | None = None
+        if settings.notify:
+            self.listener = Listener(parameters, worker, self.news, self._patience("listen"))
+        self.stuck = Stuck(settings, registry, shutdown.request)
+        self.heart = Heartbeat(
+            self.beating,
+            identity,
+            settings,
+            registry,
+            self.executor,
+            self._patience("beat"),
+            listener=self.listener,
+            leader=self.leader,
+            phase=lambda: shutdown.phase,
+            on_beat=on_beat,
+            leave=lambda why: shutdown.request(why, failed=True),
+        )
+        self.trust = Trust(settings, registry, self.executor, leave_hard)
+        self._introduce()
+
+    def _patience(self, purpose: str) -> Patience:
+        return Patience(purpose, self.outages)
+
+    def _introduce(self) -> None:
+        """Who is told what is heard."""
+        self.news.on_ready = self.claimer.wake
+        self.news.on_beat = self.heart.now
+        listener = self.listener
+        if listener is not None:
+            self.claimer.is_told = lambda: listener.is_proven
+        if self.leader is not None:
+            self.news.on_vacant = self.leader.vacant
+            self.news.on_scheduled = self.leader.scheduled
+            self.news.on_died = self.leader.sweep_now
+
+    def reconnect(self) -> None:
+        """Have every connection opened afresh before its next use."""
+        for session in self.sessions:
+            session.renew()
+        if self.listener is not None:
+            self.listener.reconnect()
+        if self.leader is not None:
+            self.leader.reconnect()
+        self.lanes.renew()
+        self.claimer.wake()

@@ -1,0 +1,94 @@
+"""The last guard: a timer in C that ends the process when no Python code can run any more."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import select
+import stat
+import sys
+import time
+from types import TracebackType
+
+# The timer cannot tell a frozen process from a blocked interpreter. It is set well behind the
+# trust's end, so that a worker that was stopped and continued can go on; the fence held meanwhile.
+BEHIND_LEASES = 2.0
+# It comes after the watchdog, which knows more to say.
+AFTER_DEADLINE_SECONDS = 0.5
+WRITE_SECONDS = 1.0
+
+
+class DeadMan:
+    """faulthandler's timer, which writes every stack and leaves with 1 unless it is moved in time.
+
+    Its descriptor never blocks, so that a full pipe at the other end of stderr holds up no end.
+    """
+
+    def __init__(self, lease_seconds: float) -> None:
+        self._horizon = (1 + BEHIND_LEASES) * lease_seconds
+        self._own: int | None = None
+        self._resting = True
+
+    def __enter__(self) -> DeadMan:
+        self._own = _open_again(_stderr())
+        self._resting = False
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.rest()
+        if self._own is not None:
+            os.close(self._own)
+            self._own = None
+
+    @property
+    def descriptor(self) -> int:
+        return _stderr() if self._own is None else self._own
+
+    def arm(self, deadline: float | None) -> None:
+        """Set the timer anew: some leases from now, and just behind the deadline (monotonic)."""
+        if self._resting:
+            return
+        seconds = self._horizon
+        if deadline is not None:
+            seconds = min(seconds, deadline + AFTER_DEADLINE_SECONDS - time.monotonic())
+        with contextlib.suppress(Exception):  # no usable stderr: the watchdog alone must do
+            faulthandler.dump_traceback_later(max(seconds, 0.1), exit=True, file=self.descriptor)
+
+    def rest(self) -> None:
+        """The loop has ended in good order."""
+        self._resting = True
+        faulthandler.cancel_dump_traceback_later()
+
+    def write(self, text: str) -> None:
+        """Write to stderr, for at most a second: who reads it may have stopped reading."""
+        poll, data = select.poll(), memoryview(text.encode("utf-8", "replace"))
+        poll.register(self.descriptor, select.POLLOUT)
+        end = time.monotonic() + WRITE_SECONDS
+        with contextlib.suppress(OSError):
+            while data and (left := end - time.monotonic()) > 0:
+                if poll.poll(left * 1000):
+                    data = data[os.write(self.descriptor, data[: select.PIPE_BUF]) :]
+
+
+def _stderr() -> int:
+    try:
+        return sys.__stderr__.fileno() if sys.__stderr__ is not None else 2
+    except (OSError, ValueError):
+        return 2
+
+
+def _open_again(descriptor: int) -> int | None:
+    """A pipe's end can be opened a second time without making the first one non-blocking too."""
+    try:
+        if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            flags = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
+            return os.open(f"/proc/self/fd/{descriptor}", flags)
+    except OSError:
+        pass
+    return None

@@ -1,0 +1,51 @@
+"""The process's signals, led to a descriptor; and put back as they were."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+# QUIT stays with the system. USR1, which would end the process without a word, is ignored.
+HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)
+IGNORED = (signal.SIGUSR1,)
+_former: dict[int, Any] = {}  # what stood there before, while signals are heard here
+
+
+@contextlib.contextmanager
+def through(descriptor: int) -> Iterator[None]:
+    """Have the number of each signal written to the descriptor. In the main thread only."""
+    ignored = [number for number in IGNORED if signal.getsignal(number) is signal.SIG_DFL]
+    wakeup = signal.set_wakeup_fd(descriptor, warn_on_full_buffer=False)
+    for number in (*HEARD, *ignored):
+        _former[number] = signal.signal(number, _noted_elsewhere)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(wakeup)
+        _put_back()
+
+
+def _noted_elsewhere(number: int, frame: FrameType | None) -> None:
+    """The descriptor has told whom it concerns; this only keeps the default action away."""
+
+
+def _put_back() -> None:
+    while _former:
+        number, handler = _former.popitem()
+        signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+def _in_forked_child() -> None:
+    """What a handler forks shares the descriptor: a signal that ends such a child (a pool closing
+    down) must neither stop its parent nor be swallowed."""
+    if _former:
+        with contextlib.suppress(ValueError):  # not in the main thread after all
+            signal.set_wakeup_fd(-1)
+            _put_back()
+
+
+os.register_at_fork(after_in_child=_in_forked_child)

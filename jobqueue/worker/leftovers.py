@@ -1,0 +1,43 @@
+"""What may be left when the last line is written: tasks on the loop, and handlers' threads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+
+UNWIND_SECONDS = 0.5
+JOIN_SECONDS = 0.2
+
+
+class Threads:
+    """The threads for which the interpreter's end would wait, beyond those known at the start."""
+
+    def __init__(self) -> None:
+        self._before = set(threading.enumerate())
+
+    def are_left(self) -> bool:
+        """Whether there are any; a pool's idle ones, just told to end, get a moment."""
+        end = time.monotonic() + JOIN_SECONDS
+        left = [t for t in threading.enumerate() if not t.daemon and t not in self._before]
+        for thread in left:
+            thread.join(max(end - time.monotonic(), 0))
+        return any(thread.is_alive() for thread in left)
+
+
+def close_loop(loop: asyncio.AbstractEventLoop) -> None:
+    """End what was left on the loop. Threads that a handler left in its default executor are not
+    waited for: the command ends the process behind them."""
+    with contextlib.suppress(RuntimeError):
+        loop.run_until_complete(_end_tasks())
+    loop.close()
+
+
+async def _end_tasks() -> None:
+    """Cancel, and await for a moment: a handler may ignore it."""
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    generators = asyncio.create_task(asyncio.get_running_loop().shutdown_asyncgens())
+    await asyncio.wait({generators, *left}, timeout=UNWIND_SECONDS)

@@ -1,0 +1,158 @@
+"""Liveness, readiness and figures of one worker over HTTP, for its platform."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import structlog
+
+from jobqueue.states import Phase
+from jobqueue.worker.start import CannotStartError
+
+if TYPE_CHECKING:
+    from jobqueue.worker.worker import Worker
+
+LOOPBACK = "127.0.0.1"
+MOST_CONNECTIONS = 16
+REQUEST_SECONDS = 2.0
+LONGEST_LINE = 2048
+PLAIN = "text/plain; charset=utf-8"
+PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
+WORDS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed"}
+WORDS[503] = "Service Unavailable"
+log = structlog.get_logger("jobqueue")
+
+Answer = tuple[int, str, str]  # status, content type, body
+
+
+class Probe:
+    """Answers `/live`, `/ready` and `/metrics`. It reads what the worker knows and asks nobody."""
+
+    def __init__(self, worker: Worker, host: str, port: int | None) -> None:
+        self.worker, self.host, self.port = worker, host, port
+        self._server: asyncio.Server | None = None
+        self._open: set[asyncio.Task[None]] = set()
+
+    @classmethod
+    def of(cls, worker: Worker) -> Probe:
+        """The children of a supervisor take one port after the other."""
+        address, above = worker.settings.probe_address, worker.orders.parent
+        if address is None:
+            return cls(worker, "", None)
+        host, _, port = address.rpartition(":")
+        number = int(port)
+        if number and above is not None:
+            number += above.child - 1
+        return cls(worker, host.strip("[]") or LOOPBACK, number)
+
+    async def open(self) -> None:
+        """Listen, where an address was given. Raises CannotStartError."""
+        if self.port is None:
+            return
+        try:
+            self._server = await asyncio.start_server(
+                self._serve, self.host, self.port, limit=LONGEST_LINE
+            )
+        except (OSError, OverflowError) as error:
+            raise CannotStartError(
+                f"PROBE_ADDRESS: {self.host}:{self.port} cannot be listened on: {error}."
+            ) from None
+        name = self._server.sockets[0].getsockname()
+        log.info("probe_listening", host=name[0], port=name[1])
+
+    async def close(self) -> None:
+        """Free the port, and end what is being answered."""
+        if self._server is not None:
+            server, self._server = self._server, None
+            server.close()
+            for task in self._open:
+                task.cancel()
+            if self._open:
+                await asyncio.wait(set(self._open), timeout=REQUEST_SECONDS)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101
+        self._open.add(task)
+        try:
+            if len(self._open) <= MOST_CONNECTIONS:
+                async with asyncio.timeout(REQUEST_SECONDS):
+                    writer.write(await self._respond(reader))
+                    await writer.drain()
+        except (OSError, ValueError, TimeoutError, asyncio.IncompleteReadError):
+            pass  # whoever asked has gone, or never meant HTTP
+        finally:
+            self._open.discard(task)
+            with contextlib.suppress(OSError):
+                writer.close()
+
+    async def _respond(self, reader: asyncio.StreamReader) -> bytes:
+        words = (await reader.readline()).decode("latin-1").split()
+        while (await reader.readline()).strip():
+            pass  # the headers say nothing of interest
+        method, target = (words[0], words[1]) if len(words) == 3 else ("", "")
+        status, kind, body = self.answer(method, target.partition("?")[0])
+        data = body.encode()
+        head = (
+            f"HTTP/1.1 {status} {WORDS[status]}\r\nContent-Type: {kind}\r\n"
+            f"Content-Length: {len(data)}\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n"
+        )
+        return head.encode() + (b"" if method == "HEAD" else data)
+
+    def answer(self, method: str, path: str) -> Answer:
+        """What is said to one request."""
+        if not method:
+            return 400, PLAIN, "not understood\n"
+        if method not in ("GET", "HEAD"):
+            return 405, PLAIN, "only GET and HEAD\n"
+        match path:
+            case "/live":
+                return 200, PLAIN, "the event loop answers\n"
+            case "/ready":
+                why = self.unready()
+                return (503, PLAIN, f"{why}\n") if why else (200, PLAIN, "ready\n")
+            case "/metrics":
+                return 200, PROMETHEUS, "".join(f"{line}\n" for line in self.figures())
+        return 404, PLAIN, "try /live, /ready or /metrics\n"
+
+    def unready(self) -> str:
+        """Return why this worker takes no jobs; empty when it does."""
+        worker = self.worker
+        phase, settings = worker.shutdown.phase, worker.settings
+        if phase is Phase.STARTING:
+            return "starting: the database has not answered yet"
+        if phase is not Phase.RUNNING:
+            return f"stopping ({phase}): {worker.shutdown.reason}"
+        age, stale = self._beat_age(), 2 * settings.heartbeat_seconds + settings.beat_budget_seconds
+        if age > stale:
+            return f"the last good heartbeat was {age:.1f} s ago"
+        return ""
+
+    def _beat_age(self) -> float:
+        return time.monotonic() - self.worker.crew.heart.good_at
+
+    def figures(self) -> Iterable[str]:
+        """The lines of Prometheus's text format."""
+        worker = self.worker
+        registry, leader = worker.registry, worker.crew.leader
+        yield "# TYPE jobqueue_worker_jobs_held gauge"
+        yield f"jobqueue_worker_jobs_held {len(registry)}"
+        yield "# TYPE jobqueue_worker_slots_free gauge"
+        yield f"jobqueue_worker_slots_free {max(registry.free, 0)}"
+        yield "# TYPE jobqueue_worker_jobs_claimed_total counter"
+        yield f"jobqueue_worker_jobs_claimed_total {registry.claimed}"
+        yield "# TYPE jobqueue_worker_jobs_total counter"
+        for fate, number in registry.counts.items():
+            yield f'jobqueue_worker_jobs_total{{fate="{fate}"}} {number}'
+        yield "# TYPE jobqueue_worker_heartbeat_age_seconds gauge"
+        yield f"jobqueue_worker_heartbeat_age_seconds {self._beat_age():.3f}"
+        yield "# TYPE jobqueue_worker_leader gauge"
+        yield f"jobqueue_worker_leader {int(leader is not None and leader.is_leading)}"
+        yield "# TYPE jobqueue_worker_phase gauge"
+        for phase in Phase:
+            here = int(phase is worker.shutdown.phase)
+            yield f'jobqueue_worker_phase{{phase="{phase}"}} {here}'
