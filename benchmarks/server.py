@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
@@ -48,7 +49,7 @@ class Server:
 
     def execute(
         self, statement: str, database: str = DATABASE, **parameters: object
-    ) -> list[tuple]:
+    ) -> list[tuple[Any, ...]]:
         with psycopg.connect(self.at(database), autocommit=True) as connection:
             cursor = connection.execute(statement, parameters or None)
             return cursor.fetchall() if cursor.description else []

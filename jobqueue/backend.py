@@ -12,7 +12,8 @@ from django.tasks.signals import task_enqueued
 
 from jobqueue import results, signals
 from jobqueue.enqueue import enqueue
-from jobqueue.tasks import JobTask, validate
+from jobqueue.options import validate
+from jobqueue.tasks import JobTask
 
 
 class JobQueueBackend(BaseTaskBackend):

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
+from math import ceil
 from typing import Any
 
 from django.conf import settings as django_settings
@@ -204,9 +205,11 @@ def _sum_faults(settings: Settings) -> list[Fault]:
             f"{s.lease_seconds:g} s is shorter than beat {s.heartbeat_seconds:g} + "
             f"{TOLERATED_FAILED_BEATS + 1} * (budget {s.beat_budget_seconds:g} + "
             f"{s.heartbeat_seconds / 4:g}) + CANCEL_SECONDS {s.cancel_seconds:g} + "
-            f"margin {s.lease_margin_seconds:g} = {s.least_lease_seconds:.4g} s."
+            f"margin {s.lease_margin_seconds:.3g} = {s.least_lease_seconds:.4g} s."
         )
-        hint = "Raise LEASE_SECONDS, or lower HEARTBEAT_SECONDS or CANCEL_SECONDS."
+        # The margin grows with the lease.
+        enough = ceil((s.least_lease_seconds - s.lease_margin_seconds) * 30 / 29 * 100) / 100
+        hint = f"Write at least {enough:g}, or lower HEARTBEAT_SECONDS or CANCEL_SECONDS."
         faults.append(Fault("E006", "JOBQUEUE['LEASE_SECONDS']", numbers, hint))
     if s.backoff_max_seconds < s.backoff_base_seconds:
         message = f"{s.backoff_max_seconds:g} is below BACKOFF_BASE_SECONDS."

@@ -23,13 +23,23 @@ class Control:
     Plain attributes: each is written by one side and read by the other, from any thread.
     """
 
-    __slots__ = ("cancelled", "on_progress", "progress", "progress_number", "stopping")
+    __slots__ = (
+        "cancelled",
+        "noted",
+        "on_progress",
+        "progress",
+        "progress_number",
+        "seen",
+        "stopping",
+    )
 
     def __init__(self, on_progress: Callable[[], None] | None = None) -> None:
         self.cancelled = False
+        self.seen = False  # the handler has looked, and knows of the cancel
         self.stopping = False
         self.progress: str | None = None  # the latest, as JSON
         self.progress_number = 0
+        self.noted = False  # the worker has been told of progress that it has not looked at
         self.on_progress = on_progress
 
 
@@ -59,6 +69,8 @@ class JobContext(TaskContext):  # type: ignore[type-arg, misc]  # generic, not f
     @property
     def is_cancelled(self) -> bool:
         """Whether an operator has cancelled this job. Cheap, from any thread."""
+        if self.control.cancelled:
+            self.control.seen = True
         return self.control.cancelled
 
     @property
@@ -68,7 +80,7 @@ class JobContext(TaskContext):  # type: ignore[type-arg, misc]  # generic, not f
 
     def raise_if_cancelled(self) -> None:
         """Raise JobCancelled when an operator has cancelled this job."""
-        if self.control.cancelled:
+        if self.is_cancelled:
             raise JobCancelled("the handler saw the cancel request")
 
     def progress(self, done: float, total: float | None = None, note: str = "") -> None:
@@ -81,5 +93,6 @@ class JobContext(TaskContext):  # type: ignore[type-arg, misc]  # generic, not f
         limit = settings().progress_max_bytes
         self.control.progress = encode(value, "progress", limit, "PROGRESS_MAX_BYTES")
         self.control.progress_number = number
-        if self.control.on_progress:
+        if self.control.on_progress and not self.control.noted:
+            self.control.noted = True
             self.control.on_progress()

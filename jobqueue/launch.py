@@ -6,16 +6,19 @@ import atexit
 import faulthandler
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from django.core.checks import ERROR
 from django.core.exceptions import ImproperlyConfigured
 from django.tasks import task_backends
+from django.tasks.exceptions import InvalidTaskBackend
 from django.utils.module_loading import autodiscover_modules
 
-from jobqueue import conf, rules, schedules
+from jobqueue import conf, schedules
 from jobqueue.backend import JobQueueBackend
+from jobqueue.checks import check_backend
 from jobqueue.conf import Settings
 from jobqueue.worker.parent import RECYCLED, parent
 from jobqueue.worker.recycle import Recycling
@@ -70,21 +73,48 @@ def parse_queues(text: str | None) -> dict[str, int]:
     return weights
 
 
+def _own_backends() -> list[JobQueueBackend]:
+    backends = [task_backends[alias] for alias in task_backends.settings]
+    return [backend for backend in backends if isinstance(backend, JobQueueBackend)]
+
+
 def _own_queues() -> list[str]:
     names: dict[str, None] = {}
-    for alias in task_backends.settings:
-        backend = task_backends[alias]
-        if isinstance(backend, JobQueueBackend):
-            names.update(dict.fromkeys(sorted(backend.queues) or ["default"]))
+    for backend in _own_backends():
+        names.update(dict.fromkeys(sorted(backend.queues) or ["default"]))
     return list(names) or ["default"]
+
+
+def _refuse_unknown_queues(names: Iterable[str]) -> None:
+    """A typing error would else be a worker that waits for ever."""
+    backends = _own_backends()
+    if not backends or not all(backend.queues for backend in backends):
+        return  # any name is accepted at the enqueue, too
+    known = _own_queues()
+    for name in names:
+        if name not in known:
+            raise BadArgumentsError(
+                f"--queues: {name!r} is in no QUEUES of TASKS, so no job can be in it: "
+                f"write some of {', '.join(known)}."
+            )
+
+
+def _check_tasks() -> None:
+    """The faults of TASKS, as the system checks tell them. Raises ImproperlyConfigured."""
+    try:
+        messages = [message for own in _own_backends() for message in check_backend(own)]
+    except InvalidTaskBackend as error:
+        raise ImproperlyConfigured(f"TASKS: {error}") from None
+    errors = [f"{m.msg} {m.hint}" for m in messages if m.level >= ERROR]
+    if errors:
+        raise ImproperlyConfigured("\n".join(errors))
 
 
 def check(options: Options) -> Settings:
     """Return the settings with the command's own values. Raises BadArgumentsError or
     ImproperlyConfigured before anything starts."""
-    parse_queues(options.queues)
+    given = {} if options.queues is None else parse_queues(options.queues)
     bounds: dict[str, tuple[Any, float]] = {
-        "--concurrency": (options.concurrency, 1),
         "--processes": (options.processes, 1),
         "--max-jobs": (options.max_jobs, 1),
         "--max-memory": (options.max_memory, 1),
@@ -93,8 +123,15 @@ def check(options: Options) -> Settings:
     for name, (value, low) in bounds.items():
         if value is not None and not (low <= value <= 10**9):
             raise BadArgumentsError(f"{name}: {value} is out of range: write {low} or more.")
-    if wish := rules.address(options.probe):
-        raise BadArgumentsError(f"--probe: {options.probe!r} is no address: write {wish}.")
+    for name, key, value in (
+        ("--concurrency", "CONCURRENCY", options.concurrency),
+        ("--probe", "PROBE_ADDRESS", options.probe),
+    ):
+        if value is not None and (wish := conf.wish(key, value)):
+            wish = wish.removeprefix("None, ").removeprefix("None or ")
+            raise BadArgumentsError(f"{name}: {value!r} will not do: write {wish}.")
+    _check_tasks()
+    _refuse_unknown_queues(given)
     settings = conf.settings()
     if options.concurrency is not None:
         settings = replace(settings, concurrency=options.concurrency)
@@ -115,7 +152,7 @@ def launch(options: Options, command: Sequence[str] | None = None) -> int:
     if options.processes > 1 and above is None:
         from jobqueue import supervisor
 
-        words = command or [sys.executable, *sys.argv]
+        words = command or supervisor.command_line()
         return supervisor.run(words, options.processes, settings, restart=not options.until_idle)
     autodiscover_modules("tasks")
     orders = Orders(

@@ -6,13 +6,10 @@ import contextlib
 import json
 import logging
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
-
-Render = Callable[[Any, str, EventDict], Any]
 
 
 def configure(level: int = logging.INFO, *, force: bool = False) -> None:
@@ -21,7 +18,7 @@ def configure(level: int = logging.INFO, *, force: bool = False) -> None:
         return
     terminal = sys.stderr is not None and sys.stderr.isatty()
     structlog.configure(
-        processors=[*_SHARED, structlog.dev.ConsoleRenderer() if terminal else _as_json],
+        processors=[*_SHARED, _readable() if terminal else _as_json],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=_StderrFactory(),
         cache_logger_on_first_use=True,
@@ -40,6 +37,18 @@ def contained(processor: Processor) -> Processor:
             return event
 
     return guarded
+
+
+def _readable() -> Processor:
+    render = structlog.dev.ConsoleRenderer()
+
+    def readable(logger: WrappedLogger, method: str, event: EventDict) -> str:
+        try:
+            return str(render(logger, method, dict(event)))
+        except Exception:  # a value without a text of its own
+            return _as_json(logger, method, event)
+
+    return readable
 
 
 def _as_json(logger: WrappedLogger, method: str, event: EventDict) -> str:

@@ -46,9 +46,9 @@ def redact(value: Any) -> str | None:
 
 
 def address(value: Any) -> str | None:
-    """Where a probe may listen; without a host on the loopback only."""
+    """Where a probe listens. The host is always said, so that nobody opens it by accident."""
     if value is None:
         return None
-    port = value.rpartition(":")[2] if isinstance(value, str) else ""
-    good = port.isascii() and port.isdigit() and len(port) < 6 and int(port) <= 65535
-    return None if good else 'None, an address such as "127.0.0.1:9000", or "9000"'
+    host, _, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
+    good = host and port.isascii() and port.isdigit() and len(port) < 6 and int(port) <= 65535
+    return None if good else 'None or an address such as "127.0.0.1:9000"'

@@ -27,8 +27,10 @@ def send(signal: Signal, name: str, sender: type, result: TaskResult[..., Any]) 
     try:
         with transaction.atomic(using=alias):
             _send(signal, name, sender, result)
-    except DatabaseError:
-        log.warning("signal_receivers_rolled_back", signal=name, job=result.id)
+            if connections[alias].needs_rollback:
+                raise DatabaseError("a receiver failed and kept it to itself")
+    except DatabaseError as error:
+        log.warning("signal_receivers_rolled_back", signal=name, job=result.id, error=str(error))
 
 
 def _send(signal: Signal, name: str, sender: type, result: TaskResult[..., Any]) -> None:

@@ -57,6 +57,7 @@ class Reason(StrEnum):
     SNOOZED = "snoozed"
     INTERRUPTED = "interrupted"
     HELD = "held until its old process is gone"
+    NO_CONNECTION = "no database connection"
 
 
 # Begins the reason of a schedule that the leader disabled; an operator's switch has no such word.

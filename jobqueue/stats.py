@@ -86,7 +86,10 @@ SCHEDULED_SAMPLE = 2_000
 
 
 def queues(limit: int = COUNTED_AT_MOST) -> list[QueueFigures]:
-    """Every queue that has waiting or running jobs, a worker, a row, or stands in TASKS."""
+    """Every queue that has waiting or running jobs, a worker, a row, or stands in TASKS.
+
+    The first 100 by name.
+    """
     parameters = {
         "limit": limit + 1,
         "sample": SCHEDULED_SAMPLE,

@@ -8,7 +8,8 @@ from django.tasks import Task
 from django.tasks.backends.dummy import DummyBackend as DjangoDummyBackend
 from django.tasks.backends.immediate import ImmediateBackend as DjangoImmediateBackend
 
-from jobqueue.tasks import JobTask, validate
+from jobqueue.options import validate
+from jobqueue.tasks import JobTask
 
 
 class _KnowsOptions:

@@ -2,9 +2,13 @@
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import pytest_django
+from django.db import connection
+from django.test import override_settings
 
 CHROMIUM_NAMES = (
     "chromium",
@@ -17,6 +21,14 @@ CHROMIUM_NAMES = (
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="run the tests that take minutes, too")
+
+
+def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
+    """Names without addresses of objects: the processes that share the tests must agree on them."""
+    try:
+        return argname if " at 0x" in repr(val) else None
+    except ValueError:  # a whole number with more digits than Python writes
+        return argname
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -44,3 +56,24 @@ def chromium() -> Path:
     if path is None:
         pytest.fail("BROWSER_TESTS=required, but no Chromium was found: install it or set CHROMIUM")
     return path
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(
+    django_db_setup: None, django_db_blocker: pytest_django.DjangoDbBlocker
+) -> Iterator[None]:
+    """At the end, sessions of processes that were killed a moment ago hold up no clean-up."""
+    yield
+    with django_db_blocker.unblock(), connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_passwords() -> Iterator[None]:
+    """Hashing passwords well takes half a second each."""
+    quick = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+    with override_settings(PASSWORD_HASHERS=quick):
+        yield

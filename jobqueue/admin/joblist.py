@@ -23,7 +23,7 @@ from jobqueue.models import Job
 from jobqueue.states import FINAL, State
 
 PAGE = 50
-WINDOW = 50_000  # rows that a filter without an index may look at
+WINDOW = 20_000  # rows that a filter without an index may look at
 TEXT_WINDOW = 10_000  # jobs whose arguments and errors a text search reads
 TEXT_BYTES = 8_192  # larger arguments are not searched
 ERROR_SHOWN = 300

@@ -89,33 +89,49 @@ async def claim(
     return sorted(await cursor.fetchall(), key=lambda row: place[row.token])
 
 
-# Ends the server process behind a cut connection, so that its last statement has happened or
-# never will. Same role, so no special right is needed.
-END_SESSION = """
-SELECT pg_terminate_backend(pid, 2000) FROM pg_stat_activity
-WHERE pid = %(pid)s AND backend_start = %(started)s AND pid <> pg_backend_pid()
-"""
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """The server process behind a connection, so that it can be found when that is cut."""
+
+    pid: int
+    started: Any
+    direct: bool  # False behind a pooler: another process may run what is sent next
 
 
-async def end_session(connection: Connection, pid: int, started: Any) -> bool:
-    """End this server process, waiting up to 2 s; whether it was found and is gone."""
-    cursor = connection.cursor(row_factory=tuple_row)
-    await cursor.execute(END_SESSION, {"pid": pid, "started": started})
-    row = await cursor.fetchone()
-    return row is not None and bool(row[0])
-
-
-SESSION = """
+BACKEND = """
 SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()
 """
 
 
-async def session(connection: Connection) -> tuple[int, Any]:
-    """Return what END_SESSION needs to find this session later."""
+async def backend(connection: Connection) -> Backend | None:
+    """Return who serves this connection."""
     cursor = connection.cursor(row_factory=tuple_row)
-    await cursor.execute(SESSION)
+    await cursor.execute(BACKEND)
     row = await cursor.fetchone()
-    return (row[0], row[1]) if row else (0, None)
+    if row is None:
+        return None
+    pid, started = row
+    # A pooler greets with a number of its own.
+    return Backend(pid, started, direct=pid == connection.info.backend_pid)
+
+
+# Ends a server process, so that its last statement has happened or never will. Same role, so no
+# special right is needed.
+END_BACKEND = """
+SELECT pg_terminate_backend(pid, %(wait)s) FROM pg_stat_activity
+WHERE pid = %(pid)s AND backend_start = %(started)s AND pid <> pg_backend_pid()
+"""
+
+
+async def end_backend(connection: Connection, backend: Backend, seconds: float = 2.0) -> bool:
+    """End this server process, waiting so long; whether it is certainly gone."""
+    cursor = connection.cursor(row_factory=tuple_row)
+    wait = int(seconds * 1000)
+    await cursor.execute(
+        END_BACKEND, {"pid": backend.pid, "started": backend.started, "wait": wait}
+    )
+    row = await cursor.fetchone()
+    return row is None or bool(row[0])
 
 
 # Asked after a cut connection: which of these tokens did the lost statement hand out?

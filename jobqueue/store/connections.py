@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import select
 import socket
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate
 
 import psycopg
 from psycopg import AsyncConnection, errors
+from psycopg.pq import TransactionStatus
 
 APPLICATION = "jobqueue"
+IDLE = TransactionStatus.IDLE
 # Notices a dead peer within 45 s where nothing else speaks on the connection.
 KEEPALIVES = {
     "keepalives": 1,
@@ -20,8 +23,22 @@ KEEPALIVES = {
     "keepalives_interval": 10,
     "keepalives_count": 3,
 }
-CLOSE_SECONDS = 1.0
-UNWIND_SECONDS = 0.1
+# A call whose socket was dropped ends by itself within a turn or two of the loop.
+UNWIND_SECONDS = 1.0
+# 08 connection, 40 deadlock and serialization, 53 resources, 57 intervention, 58 system
+WEATHER_CLASSES = {"08", "40", "53", "57", "58"}
+# Read-only after a failover; lock not available; time-outs of a transaction
+READ_ONLY = "25006"
+WEATHER_STATES = {READ_ONLY, "55P03", "25P03", "25P04"}
+# How a login is refused: that early in the protocol an error bears no code.
+REFUSALS = (
+    "authentication failed",
+    "no password supplied",
+    "no pg_hba.conf entry",
+    "is not permitted to log in",
+    "no such database",
+    "no such user",
+)
 
 
 class CallTimeout(psycopg.OperationalError):
@@ -36,9 +53,7 @@ def is_weather(error: BaseException) -> bool:
         return True  # the connection was closed under the call
     state = getattr(error, "sqlstate", None)
     if state is not None:
-        # 08 connection, 40 deadlock and serialization, 53 resources, 55 lock, 57 intervention,
-        # 58 system, 25006 read-only after a failover, 25P03 and 57P05 session timeouts
-        return state[:2] in {"08", "40", "53", "57", "58"} or state in {"55P03", "25006", "25P03"}
+        return state[:2] in WEATHER_CLASSES or state in WEATHER_STATES
     return isinstance(error, psycopg.OperationalError) and not is_refused(error)
 
 
@@ -48,9 +63,9 @@ def is_refused(error: BaseException) -> bool:
     if state is not None:
         return state[:2] in {"28", "3D", "42"}
     text = str(error)
-    return any(
-        sign in text for sign in ("password authentication failed", "no pg_hba.conf entry")
-    ) or ("FATAL" in text and (" does not exist" in text or "permission denied" in text))
+    return any(sign in text for sign in REFUSALS) or (
+        "FATAL" in text and (" does not exist" in text or "permission denied" in text)
+    )
 
 
 def drop(connection: AsyncConnection[Any]) -> None:
@@ -68,32 +83,42 @@ async def bounded[T](
 
     A plain asyncio.timeout is no bound: cancelling psycopg on a connection that swallows packets
     waits for the server once more. The call lives in a task of its own; at the bound its socket is
-    dropped first, then the task is cancelled and awaited.
+    dropped first, then the task is awaited. An answer that came in that very moment counts. When
+    no time is left at all, nothing is sent.
     """
+    if seconds <= 0:
+        call.close()
+        raise CallTimeout("no time was left to ask the database")
     task = asyncio.ensure_future(call)
+    in_time = True
     try:
-        await asyncio.wait({task}, timeout=max(seconds, 0))
-        if task.done():
-            return task.result()
-        await _give_up(connection, task)
+        await asyncio.wait({task}, timeout=seconds)
+        if not task.done():
+            in_time = False
+            await _give_up(connection, task)
     except asyncio.CancelledError:
         await _give_up(connection, task)
         raise
+    if in_time or not (task.cancelled() or task.exception()):
+        return task.result()
     raise CallTimeout(f"no answer from the database within {seconds:.3g} s")
 
 
 async def _give_up(connection: AsyncConnection[Any] | None, task: asyncio.Future[Any]) -> None:
-    cancelled = False
+    """End a call, through any number of cancellations."""
+    loop = asyncio.get_running_loop()
+    patience, cancelled = 0.0, False
     if connection is not None:
         drop(connection)
-        try:  # the call sees its socket end by itself; psycopg asks the server when cancelled
-            await asyncio.wait({task}, timeout=UNWIND_SECONDS)
-        except asyncio.CancelledError:
-            cancelled = True
-    task.cancel()
+        # Cancelled before it has seen the end of its socket, psycopg asks the server once more.
+        patience = UNWIND_SECONDS
+    end: float | None = loop.time() + patience
     while not task.done():
+        if end is not None and loop.time() >= end:
+            task.cancel()
+            end = None
         try:
-            await asyncio.wait({task})
+            await asyncio.wait({task}, timeout=None if end is None else end - loop.time())
         except asyncio.CancelledError:
             cancelled = True
     if not task.cancelled():
@@ -105,8 +130,7 @@ async def _give_up(connection: AsyncConnection[Any] | None, task: asyncio.Future
 class Session:
     """One connection of the worker, opened when it is needed and dropped when it fails.
 
-    Used by one owner at a time. `born` counts the connections that were opened, so that an owner
-    can tell that its session is a new one.
+    Used by one owner at a time. `prepare` is run on each fresh connection before anything else.
     """
 
     def __init__(
@@ -114,39 +138,37 @@ class Session:
         parameters: dict[str, Any],
         purpose: str,
         *,
-        prepare: Callable[[AsyncConnection[Any]], Awaitable[None]] | None = None,
+        prepare: Callable[[AsyncConnection[Any]], Coroutine[Any, Any, None]] | None = None,
     ) -> None:
         self.parameters = {**KEEPALIVES, **parameters}
         self.parameters["application_name"] = f"{APPLICATION} {purpose}"
         self.prepare = prepare
         self.connection: AsyncConnection[Any] | None = None
-        self.born = 0
+        self.born = 0  # how many were opened
         self._stale = False
 
     async def open(self, seconds: float) -> AsyncConnection[Any]:
         """Return the connection, connecting first where there is none, within the bound."""
-        if self.connection is not None and not self.connection.closed and not self._stale:
+        if self.connection is not None and not self._stale and not _is_over(self.connection):
             return self.connection
         await self.close()
         self._stale = False
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
         try:
             connection = await bounded(None, self._connect(), seconds)
+            if self.prepare is not None:
+                await bounded(connection, self.prepare(connection), end - loop.time())
         except BaseException:
-            await self.close()  # it may have come in the very moment of the bound
+            await self.close()
             raise
-        self.born += 1
         return connection
 
     async def _connect(self) -> AsyncConnection[Any]:
-        connection = await AsyncConnection.connect(autocommit=True, **self.parameters)
-        self.connection = connection
-        if self.prepare:
-            try:
-                await self.prepare(connection)
-            except BaseException:
-                drop(connection)
-                raise
-        return connection
+        # Kept at once: a cancellation in this very moment must not lose an open connection.
+        self.connection = await AsyncConnection.connect(autocommit=True, **self.parameters)
+        self.born += 1
+        return self.connection
 
     def renew(self) -> None:
         """Have the next call open a fresh connection."""
@@ -161,33 +183,41 @@ class Session:
     ) -> T:
         """Run one verb of the store, connecting first if need be, all within the bound.
 
-        After any error of the network the connection is gone; the next call opens another.
+        After an error the connection is kept only if it is certain to be of use; where it is gone,
+        `connection` is None, and nobody knows whether the statement has happened.
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         connection = await self.open(seconds)
         try:
             return await bounded(connection, verb(connection, *args, **kwargs), end - loop.time())
-        except BaseException:
-            if connection.closed or connection.broken or _in_transit(connection):
+        except BaseException as error:
+            # A session that began on a read-only server may stay so when another server is the
+            # primary, or when this one is writable again.
+            if _is_over(connection) or getattr(error, "sqlstate", None) == READ_ONLY:
                 await self.close()
             raise
 
     async def close(self) -> None:
-        """Close within a second, whatever the server does. Never raises but for a cancellation."""
+        """Close without waiting for the server. Never raises."""
         connection, self.connection = self.connection, None
         if connection is None:
             return
+        if _is_over(connection):
+            drop(connection)
         with contextlib.suppress(psycopg.Error, OSError):
-            if _in_transit(connection):
-                drop(connection)
-            await bounded(connection, connection.close(), CLOSE_SECONDS)
+            await connection.close()  # a farewell that needs no answer
 
 
-def _in_transit(connection: AsyncConnection[Any]) -> bool:
-    """Whether a statement was sent whose answer was not read: the session is not usable."""
-    idle = psycopg.pq.TransactionStatus.IDLE
-    return not connection.closed and connection.info.transaction_status != idle
+def _is_over(connection: AsyncConnection[Any]) -> bool:
+    """Whether this session is of no use: closed, in the middle of something, or ended by the
+    server while it was idle (time-out, restart). An idle session has nothing to read: whatever
+    lies there is the server's last word."""
+    if connection.closed or connection.info.transaction_status != IDLE:
+        return True
+    poll = select.poll()
+    poll.register(connection.pgconn.socket, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 class Backoff:

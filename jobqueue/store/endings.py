@@ -63,7 +63,8 @@ WITH told AS (
             WHEN v.state = 'DEAD' THEN 'attempts spent'
             ELSE v.reason
         END,
-        run_at = CASE WHEN v.delay > 0 THEN v.at + v.delay * interval '1 second' ELSE j.run_at END,
+        run_at = CASE WHEN v.state = 'SCHEDULED' AND v.delay > 0
+            THEN v.at + v.delay * interval '1 second' ELSE j.run_at END,
         hold_until = v.at + v.hold * interval '1 second',
         parked_at = CASE WHEN v.reason = 'unknown task' THEN COALESCE(j.parked_at, v.at) END,
         attempts = j.attempts + (v.outcome IS NOT NULL)::int,
@@ -165,26 +166,42 @@ async def finish(connection: Connection, worker: UUID, endings: Sequence[Ending]
 
 
 # A token without a row: either an earlier copy of this statement landed, or the leader wrote LOST.
+# The job's state is that attempt's verdict for as long as no other attempt has begun.
 LATE = """
-UPDATE jobqueue_attempt a SET
-    late_outcome = CASE WHEN a.outcome = 'LOST' THEN t.outcome ELSE a.late_outcome END
-FROM json_to_recordset(%(told)s::json) AS t(token uuid, outcome text)
-WHERE a.token = ANY(%(tokens)s::uuid[]) AND a.token = t.token
-RETURNING a.token, a.outcome, a.recorded_by
+WITH told AS (
+    UPDATE jobqueue_attempt a SET
+        late_outcome = CASE WHEN a.outcome = 'LOST' THEN t.outcome ELSE a.late_outcome END
+    FROM json_to_recordset(%(told)s::json) AS t(token uuid, outcome text)
+    WHERE a.token = ANY(%(tokens)s::uuid[]) AND a.token = t.token
+    RETURNING a.token, a.outcome, a.recorded_by, a.job_id, a.number
+)
+SELECT told.token, told.outcome, told.recorded_by, (
+    SELECT j.state FROM jobqueue_job j
+    WHERE j.id = told.job_id AND j.attempts = told.number AND j.state <> 'RUNNING'
+) FROM told
 """
 
 
-async def late(connection: Connection, endings: Sequence[Ending]) -> dict[UUID, tuple[str, str]]:
-    """Leave in the history what a refused worker wanted to write, and return for each token the
-    outcome that stands and who recorded it; tokens that nobody concluded are absent."""
+@dataclass(frozen=True, slots=True)
+class Stands:
+    """What the history says of a token: how its attempt ended, who recorded it (the holder or the
+    leader), and the job's state, as far as it still follows from that."""
+
+    token: UUID
+    outcome: str
+    recorded_by: str
+    state: str | None
+
+
+async def late(connection: Connection, endings: Sequence[Ending]) -> dict[UUID, Stands]:
+    """Leave in the history what a refused worker wanted to write, and return what stands there
+    for each token; tokens that nobody concluded are absent."""
     told = [{"token": str(e.token), "outcome": e.outcome or ""} for e in endings]
-    cursor = connection.cursor(row_factory=tuple_row)
+    cursor = connection.cursor(row_factory=args_row(Stands))
     await cursor.execute(
         LATE, {"told": json.dumps(told), "tokens": [ending.token for ending in endings]}
     )
-    return {
-        token: (outcome, recorded_by) for token, outcome, recorded_by in await cursor.fetchall()
-    }
+    return {row.token: row for row in await cursor.fetchall()}
 
 
 PROGRESS = """

@@ -12,6 +12,8 @@ Connection = AsyncConnection[Any]
 # The next minute that nobody has written, at most an hour back, once it is over for 5 s (a
 # transaction that stamped its end inside the minute may commit a little later). Every minute gets
 # a row for all queues together, also when nothing happened, so that the next call goes on.
+# One state at a time: a list of all three is no condition on the index's first column, and the
+# whole of it would be read.
 WRITE = """
 WITH latest AS (
     SELECT max(at) AS at FROM jobqueue_minute
@@ -24,14 +26,26 @@ WITH latest AS (
         SELECT date_trunc('minute', clock_timestamp() - interval '5 seconds')
             - interval '1 minute' AS newest
     ) t
+), final AS MATERIALIZED (
+    SELECT queue, state, attempts, started_at, run_at FROM jobqueue_job
+    WHERE state = 'SUCCEEDED'
+      AND finished_at >= (SELECT at FROM next)
+      AND finished_at < (SELECT at FROM next) + interval '1 minute'
+    UNION ALL
+    SELECT queue, state, attempts, started_at, run_at FROM jobqueue_job
+    WHERE state = 'DEAD'
+      AND finished_at >= (SELECT at FROM next)
+      AND finished_at < (SELECT at FROM next) + interval '1 minute'
+    UNION ALL
+    SELECT queue, state, attempts, started_at, run_at FROM jobqueue_job
+    WHERE state = 'CANCELLED'
+      AND finished_at >= (SELECT at FROM next)
+      AND finished_at < (SELECT at FROM next) + interval '1 minute'
 ), ended AS MATERIALIZED (
     SELECT j.queue, j.state, CASE WHEN j.attempts = 1 AND j.state <> 'CANCELLED'
         THEN GREATEST(EXTRACT(EPOCH FROM j.started_at - j.run_at), 0)::double precision
         END AS wait
-    FROM jobqueue_job j
-    WHERE j.state IN ('SUCCEEDED', 'DEAD', 'CANCELLED')
-      AND j.finished_at >= (SELECT at FROM next)
-      AND j.finished_at < (SELECT at FROM next) + interval '1 minute'
+    FROM final j
 ), failures AS MATERIALIZED (
     SELECT j.queue FROM jobqueue_attempt a JOIN jobqueue_job j ON j.id = a.job_id
     WHERE a.outcome IN ('FAILED', 'TIMED_OUT', 'LOST')

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-from django.db import connections
+import structlog
+from django.db import DatabaseError, InterfaceError, OperationalError, connections, transaction
 
 from jobqueue.conf import Settings
-from jobqueue.exceptions import LeaseLost
-from jobqueue.payload import NotJSON
+from jobqueue.exceptions import JobInterrupted, LeaseLost
 from jobqueue.store.connections import is_weather
 from jobqueue.store.endings import FINISH, Written, finish_parameters
 from jobqueue.worker import outcomes
-from jobqueue.worker.held import Held
+from jobqueue.worker.held import Held, Stop
 from jobqueue.worker.lanes import Lane
+from jobqueue.worker.outcomes import BadResult, Ended, How, NoConnection
 
 BUSY_SECONDS = 0.05
+log = structlog.get_logger("jobqueue")
 
 
 class Recorder:
@@ -30,11 +33,27 @@ class Recorder:
     def __init__(self, worker: UUID, settings: Settings) -> None:
         self.worker, self.settings = worker, settings
 
-    def record(self, held: Held, value: Any, lane: Lane) -> None:
-        """In the lane's thread, in the transaction. Raises LeaseLost when nothing was written."""
+    def run(self, held: Held, call: Callable[[], Any]) -> Any:
+        """In the lane's thread: the handler and the recording of its success, as one."""
+        database = self.settings.database
+        try:
+            connections[database].ensure_connection()
+        except DatabaseError as error:
+            raise NoConnection(str(error)) from error
+        with transaction.atomic(using=database, durable=True):
+            # The first hook of the commit: what is raised behind it is raised by other hooks.
+            transaction.on_commit(lambda: _note_commit(held), using=database)
+            value = call()
+            lane: Lane = held.lane
+            lane.shut_interrupts()  # the commit must not be cut: its answer decides
+            self._record(held, value)
+        return value
+
+    def _record(self, held: Held, value: Any) -> None:
+        """Raises LeaseLost when the row is no longer ours: then nothing was written."""
         ending = outcomes.returned(held, value, self.settings)
         if ending.final:
-            raise NotJSON(ending.error_message)
+            raise BadResult(ending)
         held.recording = ending
         patience = time.monotonic() + self.settings.lease_seconds
         with connections[self.settings.database].cursor() as cursor:
@@ -46,10 +65,30 @@ class Recorder:
                     return
                 if written.refused or time.monotonic() > patience:
                     raise LeaseLost
+                if held.told in (Stop.SHUTDOWN, Stop.LEASE):
+                    raise JobInterrupted  # nothing is lost but time, and there is none left
                 time.sleep(BUSY_SECONDS)  # an operator's session holds the row
 
-    def is_infrastructure(self, held: Held, error: BaseException) -> bool:
-        """Whether the recording, not the handler, met the network: the commit's answer is unknown,
-        and the fence finds out when something else is written."""
-        cause = error.__cause__ or error
-        return held.recording is not None and (is_weather(cause) or is_weather(error))
+    def judge(self, held: Held, error: BaseException | None) -> Ended | None:
+        """What the recording makes of the handler's end; None when it never came to it, or when
+        the error is the handler's own."""
+        if held.recording is None:
+            return None
+        if held.committed or error is None:
+            if error is not None:
+                job, task = held.claim.id, held.claim.task
+                log.error("on_commit_hook_failed", job=job, task=task, exc_info=error)
+            return Ended(How.RECORDED, held.recording)
+        if isinstance(error, LeaseLost):
+            return Ended(How.REFUSED, held.recording)
+        if held.told is not None and outcomes.unwound(error):
+            return None
+        if isinstance(error, OperationalError | InterfaceError) or is_weather(error):
+            # The commit's answer is unknown. Either it stands, and this is refused and found out,
+            # or it does not, and the handler runs again.
+            return Ended(How.PUT, outcomes.interrupted(held))
+        return None
+
+
+def _note_commit(held: Held) -> None:
+    held.committed = True

@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import UUID
 
 import structlog
+from psycopg import AsyncConnection
 
 from jobqueue.conf import Settings
 from jobqueue.store import claims, promotion
-from jobqueue.store.claims import Claim
+from jobqueue.store.claims import Backend, Claim
 from jobqueue.store.connections import Session
+from jobqueue.worker.doubts import Doubts
 from jobqueue.worker.executor import Executor
 from jobqueue.worker.held import Registry
 from jobqueue.worker.tokens import new_tokens
@@ -26,19 +27,10 @@ CALL_SECONDS = 5.0
 PROMOTE_LIMIT = 500
 # After a round that found less than it asked for: a burst of wakes costs one more round.
 PAUSE_SECONDS = 0.005
-FULL_SECONDS = 1.0  # a lost event costs at most this
+# A lost event costs at most this; so does a round whose answer is in doubt.
+BOUND_SECONDS = 1.0
+SETTLE_SECONDS = 1.0
 log = structlog.get_logger("jobqueue")
-
-
-@dataclass(slots=True)
-class Doubt:
-    """A round whose answer was lost: its rows may be ours."""
-
-    pid: int
-    started: Any
-    tokens: list[UUID]
-    until: float  # when its leases have lapsed anyway
-    ended: bool = False  # its server process is gone, so the next answer is final
 
 
 class Claimer:
@@ -56,11 +48,14 @@ class Claimer:
     ) -> None:
         self.session, self.worker, self.settings = session, worker, settings
         self.registry, self.executor, self.patience = registry, executor, patience
+        self.is_told: Callable[[], bool] = lambda: True  # whether notifications arrive
         self.turns = Turns(queues)
         self._wake = asyncio.Event()
-        self._stopping = False
-        self._doubts: list[Doubt] = []
-        self._identity: tuple[int, Any] = (0, None)
+        self._stopped = asyncio.Event()
+        self._backend: Backend | None = None
+        self._doubts = Doubts(session, worker)
+        self._polled_at, self._jitter = float("-inf"), 1.0
+        session.prepare = self._meet
 
     def wake(self, queue: str | None = None) -> None:
         """Jobs of this queue (None: of any) may be ready."""
@@ -69,68 +64,84 @@ class Claimer:
 
     def stop(self) -> None:
         """No further claim is sent; the round in flight is handed back unstarted."""
-        self._stopping = True
+        self._stopped.set()
         self._wake.set()
         self.registry.freed.set()
 
     async def run(self) -> None:
         """The service: rounds while there is work and room, waiting for either otherwise."""
         self.turns.heat(None)
-        while not self._stopping:
+        while not self._stopped.is_set():
             try:
                 await self._step()
             except Exception as error:
                 delay = self.patience.failed(error)
                 self.turns.heat(None)
-                await self._wait(self._wake, delay)
+                # A wake does not cut this short: it would ask a dead server again and again.
+                await self._wait(self._stopped, delay)
             else:
                 self.patience.succeeded()
 
+    async def settle(self) -> None:
+        """At the stop, once the service has ended: the last lost rounds are looked for."""
+        with contextlib.suppress(Exception):
+            await self._recover(SETTLE_SECONDS)
+
+    async def _meet(self, connection: AsyncConnection[Any]) -> None:
+        """Remember who serves a fresh connection, in case it is cut."""
+        self._backend = await claims.backend(connection)
+
     async def _step(self) -> None:
-        if self._doubts:
-            await self._recover()
-        free = self.registry.free
+        if self._doubts.are_due(_now()):
+            await self._recover(CALL_SECONDS)
+        free = self.registry.free - self._doubts.slots
         if free <= 0 or self.executor.receivers.is_behind:
             self.registry.freed.clear()
-            await self._wait(self.registry.freed, FULL_SECONDS)
+            await self._wait(self.registry.freed, BOUND_SECONDS)
             return
         self._wake.clear()  # before the statement is sent: a wake during the round survives it
+        await self._poll()
         queue = self.turns.next()
         if queue is None:
-            await self._idle()
-            return
-        found = await self._round(queue, free)
-        if found == free:
+            await self._wait(self._wake, self._idle_seconds())
+        elif await self._round(queue, free) == free:
             self.turns.heat(queue)
         else:
-            await self._pause(PAUSE_SECONDS * random.uniform(0.9, 1.1))  # noqa: S311
+            await self._wait(self._stopped, PAUSE_SECONDS * random.uniform(0.9, 1.1))  # noqa: S311
 
-    async def _pause(self, seconds: float) -> None:
-        if not self._stopping:
-            await asyncio.sleep(seconds)
+    async def _wait(self, event: asyncio.Event, seconds: float) -> None:
+        """Wait for the event, at most so long. Stopping ends the wait."""
+        if not self._stopped.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await event.wait()
 
-    async def _wait(self, event: asyncio.Event, seconds: float) -> bool:
-        """Wait for the event, at most so long; whether it came. Stopping ends the wait."""
-        if self._stopping:
-            return True
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await event.wait()
-                return True
-        return False
+    def _poll_in(self) -> float:
+        """Seconds until the next look at everything, whatever notifications say."""
+        every = self.settings.effective_poll_seconds
+        if not self.is_told():
+            every = min(every, 1.0)
+        return self._polled_at + every * self._jitter - _now()
 
-    async def _idle(self) -> None:
-        """Nothing to claim: wait for a wake; at the latest look everywhere, jittered anew."""
-        seconds = self.settings.effective_poll_seconds * random.uniform(0.8, 1.2)  # noqa: S311
-        if not await self._wait(self._wake, seconds):
-            await self.session.call(promotion.promote, CALL_SECONDS, PROMOTE_LIMIT)
-            self.turns.heat(None)
+    def _idle_seconds(self) -> float:
+        seconds = max(self._poll_in(), 0.0)
+        return min(seconds, BOUND_SECONDS) if self._doubts else seconds
+
+    async def _poll(self) -> None:
+        """When it is time, look everywhere: also under steady wakes, so that no due job waits for
+        a leader. Each wait is jittered anew, or an idle fleet asks in phase."""
+        if self._poll_in() > 0:
+            return
+        await self.session.call(promotion.promote, CALL_SECONDS, PROMOTE_LIMIT)
+        self._polled_at, self._jitter = _now(), random.uniform(0.8, 1.2)  # noqa: S311
+        self.turns.heat(None)
 
     async def _round(self, queue: str, limit: int) -> int:
         """One claim. Returns how many rows came."""
-        loop = asyncio.get_running_loop()
-        await self._connect()
-        tokens, sent = new_tokens(limit), loop.time()
+        await self.session.open(CALL_SECONDS)
+        if self._stopped.is_set():
+            return 0
+        tokens, sent = new_tokens(limit), _now()
         lease = self.settings.lease_seconds
         try:
             rows = await self.session.call(
@@ -138,12 +149,11 @@ class Claimer:
             )
         except BaseException:
             if self.session.connection is None:  # cut: nobody knows whether it was done
-                pid, started = self._identity
-                self._doubts.append(Doubt(pid, started, tokens, sent + lease))
+                self._doubts.add(self._backend, tokens, until=sent + lease)
             raise
-        too_late = loop.time() - sent > lease - self.settings.lease_margin_seconds
+        too_late = _now() - sent > lease - self.settings.lease_margin_seconds
         for row in rows:
-            self._take(row, sent, start=not (self._stopping or too_late))
+            self._take(row, sent, start=not (self._stopped.is_set() or too_late))
         return len(rows)
 
     def _take(self, row: Claim, sent: float, *, start: bool) -> None:
@@ -154,36 +164,14 @@ class Claimer:
         else:
             self.executor.give_back(held)
 
-    async def _connect(self) -> None:
-        """Remember who the server process behind this connection is, in case it is cut."""
-        born = self.session.born
-        await self.session.open(CALL_SECONDS)
-        if self.session.born != born:
-            self._identity = await self.session.call(claims.session, CALL_SECONDS)
+    async def _recover(self, seconds: float) -> None:
+        """Hand back, unstarted and uncounted, what the lost rounds brought."""
+        await self._doubts.resolve(seconds, self._take_back)
 
-    async def _recover(self) -> None:
-        """Ask which rows the lost rounds brought, and hand them back unstarted, uncounted.
+    def _take_back(self, row: Claim) -> None:
+        log.warning("claim_recovered", job=row.id, task=row.task)
+        self._take(row, _now(), start=False)
 
-        Where the old server process cannot be ended (a pooler stands between), asking goes on
-        until the leases have lapsed: rows that turn up late are released, never run.
-        """
-        await self._connect()
-        now = asyncio.get_running_loop().time()
-        for doubt in list(self._doubts):
-            if not doubt.ended:
-                doubt.ended = await self.session.call(
-                    claims.end_session, CALL_SECONDS, doubt.pid, doubt.started
-                )
-            rows = await self.session.call(claims.found, CALL_SECONDS, self.worker, doubt.tokens)
-            for row in rows:
-                self._take(row, now, start=False)
-            if rows:
-                log.warning("claims_recovered", jobs=[row.id for row in rows])
-            if doubt.ended or rows or now > doubt.until:
-                self._doubts.remove(doubt)
 
-    async def settle(self) -> None:
-        """At the stop, once the service has ended: the last lost rounds are looked for."""
-        with contextlib.suppress(Exception):
-            if self._doubts:
-                await self._recover()
+def _now() -> float:
+    return asyncio.get_running_loop().time()

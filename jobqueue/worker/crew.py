@@ -99,6 +99,9 @@ class Crew:
         """Who is told what is heard."""
         self.news.on_ready = self.claimer.wake
         self.news.on_beat = self.heart.now
+        listener = self.listener
+        if listener is not None:
+            self.claimer.is_told = lambda: listener.is_proven
         if self.leader is not None:
             self.news.on_vacant = self.leader.vacant
             self.news.on_scheduled = self.leader.scheduled

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextvars import copy_context
 from functools import partial
 from inspect import iscoroutinefunction
@@ -17,14 +18,15 @@ from structlog.contextvars import bind_contextvars
 from jobqueue import tasks
 from jobqueue.conf import Settings
 from jobqueue.context import JobContext, current_job
-from jobqueue.exceptions import LeaseLost
 from jobqueue.store.endings import Ending
-from jobqueue.worker import outcomes
+from jobqueue.worker import forks, outcomes
 from jobqueue.worker.atomic import Recorder
+from jobqueue.worker.contained import current_held
 from jobqueue.worker.finisher import Finisher
-from jobqueue.worker.handlers import Ended, current_held, run_coroutine, run_function
+from jobqueue.worker.handlers import Settle, run_coroutine, run_function
 from jobqueue.worker.held import Held, Registry, Stop
-from jobqueue.worker.lanes import Lanes, tidy_connections
+from jobqueue.worker.lanes import Lane, Lanes
+from jobqueue.worker.outcomes import Ended, How, Options
 from jobqueue.worker.receivers import Receivers
 from jobqueue.worker.strays import Strays
 
@@ -48,6 +50,7 @@ class Executor:
         self.recorder, self.worker = Recorder(worker, settings), str(worker)
         self.strays = Strays()
         self._context = copy_context()  # each attempt starts from this, not from another attempt
+        forks.watch()
 
     def start(self, held: Held) -> None:
         """Begin the attempt of a claim that has just been registered."""
@@ -72,59 +75,58 @@ class Executor:
         self.finisher.put(held, outcomes.interrupted(held, hold))
 
     async def _attempt(self, held: Held) -> None:
+        """Every attempt ends, also one that fails where no handler is to blame: a claim that
+        nobody ends would keep its slot, and its lease, for ever."""
+        try:
+            await self._run(held)
+        except Exception as error:
+            log.exception("attempt_broken", job=held.claim.id, task=held.claim.task)
+            if not held.ended:
+                self._over(held, outcomes.broken(held, error, self.settings))
+
+    async def _run(self, held: Held) -> None:
         """From the handler's end to the handing over of its outcome nothing is awaited, so that no
         cancellation can come between."""
         claim = held.claim
         try:
-            task = tasks.known(claim.task) or await self._import(claim.task)
+            task = tasks.known(claim.task) or await self._import(held)
             tasks.check_arguments(task, claim.args, claim.kwargs)
-            options = outcomes.options(claim, task, self.settings)
         except tasks.UnknownTask as error:
             log.warning("task_unknown", job=claim.id, task=claim.task, error=str(error))
             self._over(held, outcomes.parked(claim, str(error)))
+            return
         except TypeError as error:
             self._over(held, outcomes.invalid_arguments(held, error))
-        except Exception as error:
-            self._over(held, outcomes.raised(held, error, None, self.settings))
+            return
+        if held.told is not None or claim.cancel_requested:  # perhaps during the import
+            self._over(held, outcomes.unstarted(claim))
+            return
+        options = outcomes.options(claim, task, self.settings)
+        settle = partial(self._settle, held, options)
+        if not iscoroutinefunction(task.func):
+            self._run_in_lane(held, self._begin(held, task, options), options, settle)
+        elif options.atomic:
+            self._over(held, outcomes.cannot_be_atomic(held))
         else:
-            if held.told is not None:  # while its module was being imported
-                self._over(held, outcomes.unstarted(claim))
-            elif iscoroutinefunction(task.func):
-                call = self._begin(held, task, options)
-                self._conclude(held, await run_coroutine(held, self.lanes, call), options)
-            else:
-                self._run_in_lane(held, self._begin(held, task, options), options)
+            call = self._begin(held, task, options)
+            self._conclude(held, await run_coroutine(held, self.lanes, self.strays, call, settle))
 
-    def _run_in_lane(self, held: Held, call: Callable[[], Any], options: outcomes.Options) -> None:
-        """Start a plain function; its end comes back to the loop by itself."""
-        loop = asyncio.get_running_loop()
-        future = run_function(
-            held,
-            self.lanes,
-            call,
-            interruptible=options.interruptible,
-            record=partial(self.recorder.record, held) if options.atomic else None,
-            database=self.settings.database,
-        )
-        future.add_done_callback(
-            lambda done: loop.call_soon_threadsafe(self._conclude, held, done.result(), options)
-        )
-
-    async def _import(self, path: str) -> Task[..., Any]:
+    async def _import(self, held: Held) -> Task[..., Any]:
         """In a lane: the import of a module may touch the database, or take long."""
-        lane = self.lanes.take()
+        lane = held.lane = self.lanes.take()
+        found: Task[..., Any]
         try:
-            return await asyncio.wrap_future(lane.submit(_resolve_in_lane, path))
+            found = await asyncio.wrap_future(lane.submit(_resolve_in_lane, lane, held.claim.task))
         finally:
+            held.lane = None
             self.lanes.give_back(lane)
+        return found
 
-    def _begin(
-        self, held: Held, task: Task[..., Any], options: outcomes.Options
-    ) -> Callable[[], Any]:
+    def _begin(self, held: Held, task: Task[..., Any], options: Options) -> Callable[[], Any]:
         """Set up the attempt's own context; return the handler as a call without arguments."""
         claim, loop = held.claim, asyncio.get_running_loop()
         held.started = True
-        held.control.on_progress = partial(self._progressed, held, loop)
+        held.control.on_progress = partial(_from_any_thread, loop, self._note_progress, held)
         if options.timeout is not None:
             held.timer = loop.call_later(options.timeout, self.stop, held, Stop.TIMEOUT)
         held.result = self.receivers.started(claim, task, self.worker)
@@ -139,40 +141,52 @@ class Executor:
             args = (_context(held), *args)
         return partial(task.func, *args, **claim.kwargs)
 
-    def _progressed(self, held: Held, loop: asyncio.AbstractEventLoop) -> None:
-        loop.call_soon_threadsafe(self.finisher.note_progress, held)
+    def _note_progress(self, held: Held) -> None:
+        held.control.noted = False  # before it is read: what comes meanwhile is noted again
+        self.finisher.note_progress(held)
 
-    def _conclude(self, held: Held, ended: Ended, options: outcomes.Options) -> None:
+    def _run_in_lane(
+        self, held: Held, call: Callable[[], Any], options: Options, settle: Settle
+    ) -> None:
+        """Start a plain function; its end comes back to the loop by itself."""
+        loop = asyncio.get_running_loop()
+        if options.atomic:
+            call = partial(self.recorder.run, held, call)
+        interruptible = options.interruptible
+        future = run_function(held, self.lanes, call, settle, interruptible=interruptible)
+        future.add_done_callback(partial(_from_any_thread, loop, self._conclude_function, held))
+
+    def _settle(
+        self, held: Held, options: Options, value: Any, error: BaseException | None
+    ) -> Ended:
+        """In any thread. Never raises, whatever the handler's value or error is."""
+        ended = self.recorder.judge(held, error) if options.atomic else None
+        return ended or Ended(How.PUT, outcomes.of(held, value, error, options, self.settings))
+
+    def _conclude_function(self, held: Held, future: Future[Ended]) -> None:
+        if (error := future.exception()) is None:
+            if held.children:
+                self.strays.collect(held)
+            self._conclude(held, future.result())
+        else:
+            log.error("attempt_broken", job=held.claim.id, task=held.claim.task, exc_info=error)
+            ending = outcomes.broken(held, error, self.settings)
+            self._conclude(held, Ended(How.PUT, ending))
+
+    def _conclude(self, held: Held, ended: Ended) -> None:
         """The handler has really ended, its lane too: settle what follows, all in one go."""
-        value, error = ended
-        if held.children:
-            self.strays.collect(held)
         if held.lane is not None:
             self.lanes.give_back(held.lane)
             held.lane = None
-        if options.atomic and held.recording is not None:
-            self._conclude_atomic(held, error, options)
-        elif error is None:
-            self._over(held, outcomes.returned(held, value, self.settings))
-        else:
-            self._over(held, self._raised(held, error, options))
-
-    def _conclude_atomic(
-        self, held: Held, error: BaseException | None, options: outcomes.Options
-    ) -> None:
-        if error is None:
-            self._end(held)
-            self.finisher.recorded(held, held.recording, held.recorded.state)
-        elif isinstance(error, LeaseLost):
-            self._end(held)
-            self.finisher.refuse(held, held.recording)
-        elif self.recorder.is_infrastructure(held, error):
-            self._over(held, outcomes.interrupted(held))
-        else:
-            self._over(held, self._raised(held, error, options))
-
-    def _raised(self, held: Held, error: BaseException, options: outcomes.Options) -> Ending:
-        return outcomes.raised(held, error, options.backoff, self.settings)
+        match ended.how:
+            case How.RECORDED:
+                self._end(held)
+                self.finisher.recorded(held, ended.ending, held.recorded.state)
+            case How.REFUSED:
+                self._end(held)
+                self.finisher.refuse(held, ended.ending)
+            case How.PUT:
+                self._over(held, ended.ending)
 
     def _over(self, held: Held, ending: Ending) -> None:
         self._end(held)
@@ -185,11 +199,24 @@ class Executor:
         self.registry.end(held)
 
 
-def _resolve_in_lane(path: str) -> Task[..., Any]:
+def _resolve_in_lane(lane: Lane, path: str) -> Task[..., Any]:
+    """Whatever a module raises while it is imported, its task is not known here."""
+    lane.prepare()
     try:
         return tasks.resolve(path)
+    except tasks.UnknownTask:
+        raise
+    except BaseException as error:
+        raise tasks.UnknownTask(f"importing {path} failed: {error!r}") from None
     finally:
-        tidy_connections()
+        lane.tidy()
+
+
+def _from_any_thread(loop: asyncio.AbstractEventLoop, call: Callable[..., Any], *args: Any) -> None:
+    try:
+        loop.call_soon_threadsafe(call, *args)
+    except RuntimeError:
+        log.debug("loop_closed")  # the worker is gone; a handler outlived it
 
 
 def _context(held: Held) -> JobContext:

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from uuid import UUID
 
 import psycopg
+import structlog
 
 from jobqueue.store import endings
-from jobqueue.store.connections import Session, is_weather
-from jobqueue.store.endings import Ending
+from jobqueue.store.connections import Session
+from jobqueue.store.endings import Ending, Stands
 from jobqueue.worker import outcomes
 from jobqueue.worker.held import Fate, Held, Registry
 from jobqueue.worker.reports import Reports
@@ -22,7 +23,8 @@ WRITE_SECONDS = 5.0
 BATCH, BATCH_BYTES = 500, 4 * 1024 * 1024
 BUSY_SECONDS, BUSY_MAX_SECONDS = 0.02, 1.0
 PROGRESS_SECONDS = 0.5
-CLOSING_SECONDS = 0.1
+HURRY_SECONDS = 0.1
+log = structlog.get_logger("jobqueue")
 
 
 @dataclass(slots=True)
@@ -33,6 +35,7 @@ class Waiting:
     ending: Ending
     not_before: float = 0.0
     busy: float = BUSY_SECONDS
+    replaced: bool = False  # the database refused the outcome itself; this one says so
 
 
 class Finisher:
@@ -60,7 +63,7 @@ class Finisher:
         self._news: dict[UUID, Held] = {}  # whose progress is not stored yet
         self._next_news = 0.0
         self._wake = asyncio.Event()
-        self._closing = asyncio.Event()
+        self._closed = asyncio.Event()
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._refused)
@@ -90,12 +93,12 @@ class Finisher:
 
     def close(self) -> None:
         """Let `run` end when nothing waits any more."""
-        self._closing.set()
+        self._closed.set()
         self._wake.set()
 
     async def run(self) -> None:
         """The service: one pass after the other until closed and empty."""
-        while not (self._closing.is_set() and not self._waiting and not self._refused):
+        while len(self) or not self._closed.is_set():
             await self._sleep()
             try:
                 await self._pass()
@@ -118,18 +121,20 @@ class Finisher:
         self._wake.clear()
 
     async def _pause(self, seconds: float) -> None:
-        """After a failure. Whatever arrives meanwhile waits too; what has expired is dropped."""
-        if self._closing.is_set():  # there is not much time left to try
-            await asyncio.sleep(min(seconds, CLOSING_SECONDS))
+        """After a failure. What arrives meanwhile waits too; only the close cuts this short, since
+        then there is little time left. A lease that could not be renewed meanwhile is given up."""
+        if self._closed.is_set():
+            await asyncio.sleep(min(seconds, HURRY_SECONDS))
         else:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
-                    await self._closing.wait()
+                    await self._closed.wait()
         self._drop_untrusted()
+        if not len(self):
+            self.patience.succeeded()  # there is nothing left to fail with
 
     async def _pass(self) -> None:
-        batch = self._batch()
-        if batch:
+        if batch := self._batch():
             await self._write(batch)
         if self._refused:
             await self._tell_refused()
@@ -153,12 +158,14 @@ class Finisher:
         try:
             answers = await self.session.call(endings.finish, WRITE_SECONDS, self.worker, sent)
         except Exception as error:
-            if is_weather(error) or not isinstance(error, psycopg.DatabaseError):
+            if not _concerns_data(error):
                 raise
             await self._write_apart(batch, error)
             return
         for answer in answers:
-            waiting = self._waiting[answer.token]
+            waiting = self._waiting.get(answer.token)
+            if waiting is None:  # given up while it was being written
+                continue
             if answer.state is not None:
                 self._settle(waiting.held, waiting.ending, answer.state)
             elif answer.busy:
@@ -168,34 +175,38 @@ class Finisher:
                 del self._waiting[answer.token]
                 self._refused.append(waiting)
 
-    async def _write_apart(self, batch: Sequence[Waiting], error: psycopg.DatabaseError) -> None:
+    async def _write_apart(self, batch: Sequence[Waiting], error: Exception) -> None:
         """The database refuses some outcome's data: it must not sink its neighbours."""
         if len(batch) > 1:
             for waiting in batch:
-                await self._write([waiting])
+                if waiting.held.token in self._waiting:
+                    await self._write([waiting])
             return
         (waiting,) = batch
-        if isinstance(error, psycopg.DataError) and waiting.ending.error_class == "":
+        if waiting.ending.outcome is not None and not waiting.replaced:
             waiting.ending = outcomes.refused_by_database(waiting.ending, error)
-            return
-        del self._waiting[waiting.held.token]
-        self.reports.unwritable(waiting.held.claim, error)
-        self.registry.settle(waiting.held, Fate.UNRECORDED)
+            waiting.replaced = True
+        elif self._waiting.pop(waiting.held.token, None):
+            self.reports.unwritable(waiting.held.claim, error)
+            self.registry.settle(waiting.held, Fate.UNRECORDED)
 
     async def _tell_refused(self) -> None:
         """No row bears these tokens. Either an earlier copy of the statement landed, or the claim
         was taken away; the history knows."""
         batch = list(self._refused)
         sent = [waiting.ending for waiting in batch]
-        stands = await self.session.call(endings.late, WRITE_SECONDS, sent)
+        history = await self.session.call(endings.late, WRITE_SECONDS, sent)
         for waiting in batch:
+            if waiting not in self._refused:  # given up while it was being asked for
+                continue
             self._refused.remove(waiting)
-            outcome, recorded_by = stands.get(waiting.held.token, (None, None))
-            landed = recorded_by == "holder" or (outcome is None and waiting.ending.outcome is None)
-            if landed:
-                self._settle(waiting.held, waiting.ending, _expected_state(waiting))
+            found = history.get(waiting.held.token)
+            if _has_landed(waiting.ending, found):
+                state = (found.state if found else None) or _expected_state(waiting)
+                self._settle(waiting.held, _as_recorded(waiting, found), state)
             else:
-                self.reports.refused(waiting.held.claim, waiting.ending, outcome)
+                stands = found.outcome if found else None
+                self.reports.refused(waiting.held, waiting.ending, stands)
                 self.registry.settle(waiting.held, Fate.UNRECORDED)
 
     def _settle(self, held: Held, ending: Ending, state: str) -> None:
@@ -226,13 +237,43 @@ class Finisher:
         return [waiting.held.claim.id for waiting in left]
 
     async def _store_progress(self) -> None:
-        batch = [held for held in self._news.values() if held.fate is None and not held.ended]
+        batch = [h for h in self._news.values() if h.fate is None and not h.ended]
         self._news.clear()
         self._next_news = _now() + PROGRESS_SECONDS
         news = [(h.claim.id, h.token, h.control.progress) for h in batch if h.control.progress]
-        if news:
-            with contextlib.suppress(psycopg.DataError):
-                await self.session.call(endings.progress, WRITE_SECONDS, news)
+        if not news:
+            return
+        try:
+            await self.session.call(endings.progress, WRITE_SECONDS, news)
+        except Exception as error:
+            if not _concerns_data(error):
+                self._news = {held.token: held for held in batch} | self._news
+                raise
+            log.warning("progress_refused", jobs=[id for id, _, _ in news], error=str(error))
+
+
+def _concerns_data(error: Exception) -> bool:
+    """Whether the database or the driver refuses a value: trying again will not help, but the
+    other outcomes can be written. 54 a program limit, P0 a trigger's own refusal."""
+    if isinstance(error, psycopg.DataError | psycopg.IntegrityError | UnicodeError):
+        return True
+    return (getattr(error, "sqlstate", None) or "")[:2] in {"54", "P0"}
+
+
+def _has_landed(ending: Ending, found: Stands | None) -> bool:
+    """Whether an earlier copy of this very write has happened. What never started leaves no
+    history: without any, it went back to the queue."""
+    if found is None:
+        return ending.outcome is None
+    return found.recorded_by == "holder"
+
+
+def _as_recorded(waiting: Waiting, found: Stands | None) -> Ending:
+    """An atomic handler's success can have been committed although its answer was lost."""
+    recording: Ending | None = waiting.held.recording
+    if recording is not None and found is not None and found.outcome == recording.outcome:
+        return recording
+    return waiting.ending
 
 
 def _fate(ending: Ending) -> Fate:

@@ -9,15 +9,18 @@ import asyncio
 import os
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from contextvars import ContextVar, copy_context
+from contextvars import copy_context
+from functools import partial
 from typing import Any
 
 from asgiref.sync import ThreadSensitiveContext
-from django.db import transaction
 
 from jobqueue.exceptions import JobCancelled, JobInterrupted, JobTimeout
+from jobqueue.worker.contained import Steps, leave_if_forked
 from jobqueue.worker.held import Held, Stop
-from jobqueue.worker.lanes import Lane, Lanes, tidy_connections
+from jobqueue.worker.lanes import Lane, Lanes
+from jobqueue.worker.outcomes import Ended
+from jobqueue.worker.strays import Strays
 
 INTERRUPT: dict[Stop, type[BaseException]] = {
     Stop.CANCEL: JobCancelled,
@@ -25,12 +28,12 @@ INTERRUPT: dict[Stop, type[BaseException]] = {
     Stop.SHUTDOWN: JobInterrupted,
     Stop.LEASE: JobInterrupted,
 }
-# How long a cancelled function may look at `is_cancelled` before it is interrupted.
+# How long a cancelled function may take to look at `is_cancelled` before it is interrupted.
 LOOK_SECONDS = 0.5
-# The claim whose handler runs here: what it starts on the loop belongs to it.
-current_held: ContextVar[Held | None] = ContextVar("jobqueue_current_held", default=None)
-
-Ended = tuple[Any, BaseException | None]  # value, error
+# How often the query that keeps an interrupt from landing is looked for, and cancelled.
+QUERY_SECONDS = 0.25
+# From a handler's end, however it ended, to what is to be written. Never raises.
+Settle = Callable[[Any, BaseException | None], Ended]
 
 
 class LazyLane(Executor):
@@ -40,37 +43,65 @@ class LazyLane(Executor):
         self._held, self._lanes = held, lanes
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        lane: Lane | None = self._held.lane
-        if lane is None:
-            lane = self._held.lane = self._lanes.take()
-            lane.submit(lane.prepare)
-        return lane.submit(fn, *args, **kwargs)
+        return _lane(self._held, self._lanes).submit(fn, *args, **kwargs)
 
 
-async def run_coroutine(held: Held, lanes: Lanes, call: Callable[[], Any]) -> Ended:
+def _lane(held: Held, lanes: Lanes) -> Lane:
+    if held.lane is None:
+        lane = held.lane = lanes.take()
+        lane.submit(lane.prepare)
+    return held.lane  # type: ignore[no-any-return]
+
+
+async def run_coroutine(
+    held: Held, lanes: Lanes, strays: Strays, call: Callable[[], Any], settle: Settle
+) -> Ended:
     """Await an `async def` handler in a lane of its own."""
-    process = os.getpid()
+    value: Any = None
+    error: BaseException | None = None
     try:
         async with ThreadSensitiveContext(executor=LazyLane(held, lanes)):
-            held.interrupt = lambda why: _cancel(held, lanes)
-            value, error = await call(), None
+            held.interrupt = lambda why, patience: _cancel(held, lanes)
+            value = await Steps(call())
     except BaseException as raised:
-        value, error = None, raised
+        error = raised
     held.interrupt = None
-    leave_if_forked(process)
-    if held.lane is not None:
-        # Behind every call that the coroutine left running there: it has not ended before.
-        await _outlast(held.lane.submit(tidy_connections))
-    return value, error
+    strays.collect(held)
+    if error is None and held.lane is None and _is_small(value):
+        return settle(value, None)
+    # In the lane, where a big result or a slow message holds up no other handler; and behind every
+    # call that the coroutine left running there: it has not ended before.
+    lane = _lane(held, lanes)
+    settled = lane.submit(_settle_in_lane, lane, settle, value, error)
+    del value, error  # held by this frame, an error would hold itself
+    await _outlast(settled, lane, lanes)
+    return settled.result()  # type: ignore[no-any-return]
 
 
-async def _outlast(call: Future[Any]) -> None:
-    """Wait for a lane's call through any number of cancels: they are for the handler, which has
-    ended as a value already."""
-    waiting = asyncio.wrap_future(call)
+def _is_small(value: Any) -> bool:
+    return value is None or type(value) in (bool, float) or _is_short(value)
+
+
+def _is_short(value: Any) -> bool:
+    return type(value) in (int, str) and len(str(value)) < 1_000
+
+
+def _settle_in_lane(lane: Lane, settle: Settle, value: Any, error: BaseException | None) -> Ended:
+    try:
+        return settle(value, error)
+    finally:
+        lane.tidy()
+
+
+async def _outlast(settled: Future[Any], lane: Lane, lanes: Lanes) -> None:
+    """Wait for the lane through any number of cancels: they are for the handler, which has ended
+    as a value already. Queries that it left running are cancelled."""
+    waiting = asyncio.wrap_future(settled)
     while not waiting.done():
+        if lane.pending > 1 and (cancel := lane.queries()):
+            lanes.apart(cancel)
         try:
-            await asyncio.wait({waiting})
+            await asyncio.wait({waiting}, timeout=QUERY_SECONDS if lane.pending > 1 else None)
         except asyncio.CancelledError:
             continue
 
@@ -78,77 +109,90 @@ async def _outlast(call: Future[Any]) -> None:
 def _cancel(held: Held, lanes: Lanes) -> None:
     if held.task is not None:
         held.task.cancel()
-    if held.lane is not None and held.lane.pending:
+    if held.lane is not None and held.lane.pending and (cancel := held.lane.queries()):
         # The coroutine goes on at once, but its query would keep the lane until it ends.
-        lanes.cancel_query(held.lane)
+        lanes.apart(cancel)
 
 
 def run_function(
-    held: Held,
-    lanes: Lanes,
-    call: Callable[[], Any],
-    *,
-    interruptible: bool,
-    record: Callable[[Any, Lane], None] | None,
-    database: str,
+    held: Held, lanes: Lanes, call: Callable[[], Any], settle: Settle, *, interruptible: bool
 ) -> Future[Ended]:
-    """Start a plain handler in a lane's thread; the future ends when it has really ended.
-
-    With `record` the handler and the recording of its success are one transaction.
-    """
+    """Start a plain handler in a lane's thread; the future ends when it has really ended."""
     lane = held.lane = lanes.take()
     loop = asyncio.get_running_loop()
     if interruptible:
-        held.interrupt = lambda why: _interrupt(held, lane, lanes, loop, why)
+        held.interrupt = _Interrupter(held, lane, lanes, loop).stop
     context, process = copy_context(), os.getpid()
 
-    def atomically() -> Any:
-        with transaction.atomic(using=database):
-            value = call()
-            lane.shut_interrupts()  # the commit must not be cut: its answer decides
-            assert record is not None  # noqa: S101
-            record(value, lane)
-        return value
-
     def run() -> Ended:
-        lane.prepare()
-        ended = context.run(lane.run_user_code, call if record is None else atomically)
-        leave_if_forked(process)
-        tidy_connections()
-        return ended
+        try:
+            lane.prepare()
+            lane.bridge(loop)
+            value, error = context.run(lane.run_user_code, call)
+        except BaseException as broken:
+            value, error = None, broken
+        leave_if_forked(process, error)
+        try:
+            return context.run(settle, value, error)
+        finally:
+            del value, error
+            lane.tidy()
 
     return lane.submit(run)
 
 
-def _interrupt(
-    held: Held, lane: Lane, lanes: Lanes, loop: asyncio.AbstractEventLoop, why: Stop
-) -> None:
-    def raise_there() -> None:
-        if not held.ended and lane.interrupt(INTERRUPT[why]):
-            lanes.cancel_query(lane)
+class _Interrupter:
+    """Raises an exception in a plain handler's thread, and cancels the query that keeps it out."""
 
-    if why is Stop.CANCEL:
-        loop.call_later(LOOK_SECONDS, raise_there)
-    else:
-        raise_there()
+    def __init__(
+        self, held: Held, lane: Lane, lanes: Lanes, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.held, self.lane, self.lanes, self.loop = held, lane, lanes, loop
+
+    def stop(self, why: Stop, patience: float) -> None:
+        """On the loop. A cancel leaves the handler a moment to look; one that has looked is given
+        its whole time to clean up."""
+        if why is not Stop.CANCEL:
+            self._raise(why)
+            return
+        look = min(LOOK_SECONDS, patience)
+        self.loop.call_later(look, self._unless_seen, patience - look)
+
+    def _unless_seen(self, patience: float) -> None:
+        if self.held.control.seen:
+            self.loop.call_later(patience, self._raise, Stop.CANCEL)
+        else:
+            self._raise(Stop.CANCEL)
+
+    def _raise(self, why: Stop) -> None:
+        if self.held.ended:
+            return
+        landed: list[bool] = []
+        if self.lane.interrupt(_noting(INTERRUPT[why], partial(self._landed, landed))):
+            for task in self.held.children or ():
+                task.cancel()  # the thread waits for it in async_to_sync
+            self._free_thread(landed)
+
+    def _landed(self, landed: list[bool]) -> None:
+        self.held.landed = True
+        landed.append(True)
+
+    def _free_thread(self, landed: list[bool]) -> None:
+        """An exception lands only when the thread's query has ended. Once it has landed, queries
+        belong to the handler's clean-up."""
+        if landed or not self.lane.is_open:
+            return
+        if cancel := self.lane.queries():
+            self.lanes.apart(lambda: cancel() if self.lane.is_open and not landed else None)
+        self.loop.call_later(QUERY_SECONDS, self._free_thread, landed)
 
 
-def leave_if_forked(process: int) -> None:
-    """A child that a handler forked came back into the worker's code: it owns none of its sockets
-    and must not go on as a second worker."""
-    if os.getpid() != process:
-        os._exit(1)
+def _noting(kind: type[BaseException], landed: Callable[[], None]) -> type[BaseException]:
+    """Return the exception's class, as one that tells when it is raised in its thread."""
 
+    def raised(self: BaseException, *args: object) -> None:
+        landed()
+        kind.__init__(self, *args)
 
-def adopt_children(
-    loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any
-) -> asyncio.Task[Any]:
-    """The loop's task factory: a task that a handler starts is noted as that handler's."""
-    task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, **options)
-    held = current_held.get()
-    if held is not None:
-        if held.children is None:
-            held.children = set()
-        held.children.add(task)
-        task.add_done_callback(held.children.discard)
-    return task
+    words = {"__init__": raised, "__module__": kind.__module__, "__doc__": kind.__doc__}
+    return type(kind.__name__, (kind,), words)

@@ -41,12 +41,15 @@ class Held:
         "blocked",
         "children",
         "claim",
+        "committed",
         "control",
         "ended",
         "fate",
         "interrupt",
+        "landed",
         "lane",
         "lost",
+        "on_stray",
         "recorded",
         "recording",
         "released",
@@ -74,15 +77,20 @@ class Held:
         self.told_at = 0.0  # the last delivery
         self.told_first_at = 0.0
         self.warned_at = -3600.0
-        self.interrupt: Callable[[Stop], None] | None = None  # how this kind of handler is told
+        # How this kind of handler is told, and how many seconds it has to clean up.
+        self.interrupt: Callable[[Stop, float], None] | None = None
+        self.landed = False  # an interrupt was raised in the handler's thread
         self.task: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.lane: Any = None
         self.result: Any = None  # Django's TaskResult, for the context and the signals
         self.recording: Any = None  # an atomic handler's ending, once its statement was sent
         self.recorded: Any = None  # and the answer
+        self.committed = False
         self.blocked = ""  # the stack with which it blocked the event loop
         self.children: set[asyncio.Task[Any]] | None = None
+        # Takes over the tasks that start when the handler has ended already.
+        self.on_stray: Callable[[asyncio.Task[Any]], None] | None = None
 
     @property
     def token(self) -> UUID:
@@ -99,7 +107,7 @@ class Held:
             self.told, self.told_first_at = why, now
         self.told_at = now
         if self.interrupt is not None:
-            self.interrupt(why)
+            self.interrupt(why, patience)
 
 
 class Registry:

@@ -72,9 +72,9 @@ class IdleWatch:
             await asyncio.sleep(max(0.0, pause if end is None else min(pause, end - _now())))
         return self._verdict(idle=False)
 
-    async def settle(self, verdict: IdleVerdict) -> IdleVerdict:
+    async def settle(self, verdict: IdleVerdict, seconds: float = 1.0) -> IdleVerdict:
         """After the shutdown: count once more who died, since jobs ended after the last look."""
-        await self._is_idle(None)
+        await self._is_idle(_now() + seconds)
         return self._verdict(idle=verdict.idle)
 
     async def _is_idle(self, end: float | None) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import select
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -13,11 +13,14 @@ from queue import SimpleQueue
 from typing import Any
 
 import structlog
-from django.db import connections
-from psycopg.pq import TransactionStatus
+from asgiref.sync import SyncToAsync
+
+from jobqueue.worker import orm
 
 IDLE_SECONDS = 30.0
 QUERY_CANCEL_SECONDS = 2.0
+# A second interrupt that close behind the first could land outside the handler's code.
+INTERRUPT_APART_SECONDS = 0.05
 log = structlog.get_logger("jobqueue")
 
 
@@ -29,11 +32,14 @@ class Lane(Executor):
 
     def __init__(self, name: str) -> None:
         self.pending = 0  # calls submitted and not yet ended
-        self.idle_since = time.monotonic()
+        self.call_number = 0  # of the call that runs, or ran last
+        self.used_at: float | None = None  # None: no connection is open
+        self.stale = False  # its connections must not be used for another handler
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._lock = threading.Lock()  # around "user code runs here"
         self._gate = threading.Lock()  # held while the running query is being cancelled
         self._user_code = False
+        self._interrupted_at = 0.0
         self._wrappers: list[Any] = []
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.thread.start()
@@ -43,52 +49,72 @@ class Lane(Executor):
         future: Future[Any] = Future()
         with self._lock:
             self.pending += 1
-
-        def call() -> None:
-            if future.set_running_or_notify_cancel():
-                try:
-                    value = fn(*args, **kwargs)
-                except BaseException as error:
-                    future.set_exception(_carried(error))
-                else:
-                    future.set_result(value)
-
-        self._calls.put(call)
+        self.used_at = time.monotonic()
+        self._calls.put(lambda: _complete(future, fn, args, kwargs))
         return future
 
     def _run(self) -> None:
         while (call := self._calls.get()) is not None:
-            with self._gate:
-                pass  # a query cancel on its way would otherwise hit this call
-            call()
+            with self._gate:  # a query cancel on its way would otherwise hit this call
+                self.call_number += 1
+            try:
+                call()
+            except BaseException:
+                log.critical("lane_call_broken", lane=self.thread.name, exc_info=True)
+            del call  # a handler's arguments and result must not wait here for the next one
             with self._lock:
                 self.pending -= 1
-                self.idle_since = time.monotonic()
 
     def prepare(self) -> None:
-        """In the lane's thread, before a handler: healthy connections, known to cancel_query."""
-        refresh_connections()
-        self._wrappers = list(connections.all())
+        """In the lane's thread, before a handler: healthy connections, known to `queries`."""
+        self._wrappers = orm.refresh_connections()
+
+    def tidy(self) -> None:
+        """In the lane's thread, after a handler: nothing of it stays behind."""
+        try:
+            if self.stale:
+                # An interrupt may have landed while a lock of the driver was held.
+                self.stale = False
+                orm.discard_connections()
+            else:
+                orm.tidy_connections()
+        except Exception:
+            log.exception("lane_not_tidied", lane=self.thread.name)
+            self.stale = True
+
+    def bridge(self, loop: Any) -> None:
+        """In the lane's thread: `async_to_sync` in a plain handler runs on this loop, whatever ran
+        in this thread before, so that what it awaits can be cancelled."""
+        local = SyncToAsync.threadlocal
+        local.main_event_loop, local.main_event_loop_pid = loop, os.getpid()
+        local.task_context = None
 
     def run_user_code(self, function: Callable[[], Any]) -> tuple[Any, BaseException | None]:
         """In the lane's thread: call the handler, open to `interrupt`. Returns (value, error)."""
-        value, error = None, None
+        value, error, returned = None, None, False
         try:
             try:
-                with self._lock:
-                    self._user_code = True
+                self._user_code = True
                 value = function()
+                returned = True
             except BaseException as raised:
                 error = raised
             self.shut_interrupts()
-        except BaseException as raised:
-            # An interrupt that landed after the handler's last line, before the shutting.
-            error = error or raised
+        except BaseException as late:
+            # One interrupt can land behind the handler's last line, and no more than one.
             self.shut_interrupts()
+            if not returned:
+                error = error or late
         return value, error
+
+    @property
+    def is_open(self) -> bool:
+        """Whether user code runs that may be interrupted."""
+        return self._user_code
 
     def shut_interrupts(self) -> None:
         """In the lane's thread: no interrupt can arrive any more; a pending one is dropped."""
+        self._user_code = False
         with self._lock:
             self._user_code = False
             _set_async_exception(self.thread.ident, None)
@@ -96,36 +122,55 @@ class Lane(Executor):
     def interrupt(self, kind: type[BaseException]) -> bool:
         """Raise this in the thread at its next line of user code; whether user code runs."""
         with self._lock:
-            if not self._user_code:
+            now = time.monotonic()
+            if not self._user_code or now - self._interrupted_at < INTERRUPT_APART_SECONDS:
                 return False
+            self._interrupted_at, self.stale = now, True
             _set_async_exception(self.thread.ident, kind)
             return True
 
-    def cancel_query(self) -> None:
-        """Cancel what this lane's connections are running at the server. Blocks up to 2 s."""
-        with self._gate:
-            for wrapper in self._wrappers:
-                raw = wrapper.connection
-                if raw is None or getattr(raw, "closed", True) or wrapper.vendor != "postgresql":
-                    continue
-                if raw.info.transaction_status == TransactionStatus.ACTIVE:
-                    with contextlib.suppress(Exception):
-                        raw.cancel_safe(timeout=QUERY_CANCEL_SECONDS)
+    def queries(self) -> Callable[[], None] | None:
+        """From any thread: a call that cancels what this lane's connections are running just now;
+        None when they run nothing. It blocks for up to 2 s, and never hits a later call."""
+        number, running = self.call_number, orm.running_queries(self._wrappers)
+        if not running:
+            return None
 
-    def has_connection(self) -> bool:
-        return any(wrapper.connection is not None for wrapper in self._wrappers)
+        def cancel() -> None:
+            with self._gate:
+                for raw in running:
+                    if self.call_number == number and not raw.closed:
+                        with contextlib.suppress(Exception):
+                            raw.cancel_safe(timeout=QUERY_CANCEL_SECONDS)
+
+        return cancel
+
+    def discard(self) -> None:
+        """Close the connections, behind the calls already submitted."""
+        self.submit(orm.discard_connections)
+        self.used_at = None
 
     def close(self) -> None:
         """Let the thread end after its last call."""
-        self.submit(discard_connections)
+        self.discard()
         self._calls.put(None)
 
 
-def _carried(error: BaseException) -> BaseException:
-    # A future refuses StopIteration; asgiref's callers expect anything else as it is.
-    return (
-        RuntimeError("the call raised StopIteration") if isinstance(error, StopIteration) else error
-    )
+def _complete(
+    future: Future[Any], fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        value = fn(*args, **kwargs)
+    except StopIteration:  # a future refuses it
+        future.set_exception(RuntimeError("the call raised StopIteration"))
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(value)
+    finally:
+        del future, fn, args, kwargs  # an error holds this frame, and must not hold itself
 
 
 def _set_async_exception(thread: int | None, kind: type[BaseException] | None) -> None:
@@ -133,100 +178,49 @@ def _set_async_exception(thread: int | None, kind: type[BaseException] | None) -
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread or 0), target)
 
 
-def refresh_connections() -> None:
-    """In a lane: close connections that the server has ended meanwhile; costs no round trip."""
-    for wrapper in connections.all(initialized_only=True):
-        raw = wrapper.connection
-        if raw is None:
-            continue
-        if wrapper.settings_dict.get("CONN_HEALTH_CHECKS"):
-            wrapper.close_if_unusable_or_obsolete()
-        elif _ended_by_server(raw):
-            wrapper.close()
-
-
-def _ended_by_server(raw: Any) -> bool:
-    if getattr(raw, "closed", False):
-        return True
-    try:
-        descriptor = raw.fileno()
-    except Exception:
-        return True
-    poll = select.poll()  # select.select ends at descriptor 1023
-    poll.register(descriptor, select.POLLIN | select.POLLHUP | select.POLLERR)
-    return bool(poll.poll(0))  # an idle session has nothing to say but that it ends
-
-
-def tidy_connections() -> None:
-    """In a lane: nothing of one handler's transactions may reach the next one."""
-    for wrapper in connections.all(initialized_only=True):
-        raw = wrapper.connection
-        if raw is not None and _is_clean(wrapper, raw):
-            wrapper.queries_log.clear()
-            continue
-        _discard(wrapper)
-
-
-def _is_clean(wrapper: Any, raw: Any) -> bool:
-    if wrapper.in_atomic_block or wrapper.needs_rollback or not wrapper.autocommit:
-        return False
-    if getattr(raw, "closed", False) or wrapper.vendor != "postgresql":
-        return False
-    return bool(raw.info.transaction_status == TransactionStatus.IDLE)
-
-
-def discard_connections() -> None:
-    """In a lane: close every connection."""
-    for wrapper in connections.all(initialized_only=True):
-        _discard(wrapper)
-
-
-def _discard(wrapper: Any) -> None:
-    # Closing inside an atomic block leaves the wrapper in it: out of it first, and a new wrapper
-    # for the next use.
-    wrapper.in_atomic_block, wrapper.savepoint_ids, wrapper.run_on_commit = False, [], []
-    with contextlib.suppress(Exception):
-        wrapper.close()
-    with contextlib.suppress(AttributeError):
-        del connections[wrapper.alias]
-
-
 class Lanes:
     """The lanes of this worker: taken by a handler, given back when nothing of it runs there."""
 
     def __init__(self) -> None:
         self._free: list[Lane] = []
+        self._taken: set[Lane] = set()
         self._made = 0
         self._canceller: Lane | None = None
 
     def take(self) -> Lane:
         """Return an idle lane; a new one when all are in use."""
         if self._free:
-            return self._free.pop()
-        self._made += 1
-        return Lane(f"lane-{self._made}")
+            lane = self._free.pop()
+        else:
+            self._made += 1
+            lane = Lane(f"lane-{self._made}")
+        self._taken.add(lane)
+        return lane
 
     def give_back(self, lane: Lane) -> None:
         """The lane's last call has ended and its connections are tidy."""
+        self._taken.discard(lane)
         self._free.append(lane)
 
-    def cancel_query(self, lane: Lane) -> None:
-        """Cancel a lane's running query from a thread that may wait for the network."""
+    def apart(self, call: Callable[[], None]) -> None:
+        """Make a call that may wait for the network, such as cancelling a query."""
         if self._canceller is None:
             self._canceller = Lane("lane-canceller")
-        self._canceller.submit(lane.cancel_query)
+        self._canceller.submit(call)
 
     def close_idle(self) -> None:
         """Close the connections of lanes that nobody has used for half a minute."""
         now = time.monotonic()
         for lane in self._free:
-            if now - lane.idle_since > IDLE_SECONDS and lane.has_connection():
-                lane.submit(discard_connections)
+            if lane.used_at is not None and now - lane.used_at > IDLE_SECONDS:
+                lane.discard()
 
     def renew(self) -> None:
         """Have fresh connections: the idle lanes' at once, the others' when their handler ends."""
+        for lane in self._taken:
+            lane.stale = True
         for lane in self._free:
-            lane.submit(discard_connections)
+            lane.discard()
 
     def close(self) -> None:
         """Let every idle thread end."""

@@ -57,8 +57,6 @@ class Leader:
         self._unable = 0  # wins in a row without a working service
         self._look.set()  # a first look without being asked
 
-    # What others see, and tell.
-
     @property
     def is_leading(self) -> bool:
         return self._term is not None and _now() < self._trust_end and not self._stopping.is_set()
@@ -87,13 +85,13 @@ class Leader:
         if self.is_leading:
             self._wake("reclaim", _now())
 
-    def _wake(self, name: str, moment: float) -> None:
-        self._maintenance.wake(name, moment)
-
     def reconnect(self) -> None:
-        """Have fresh connections before their next use."""
+        """Open fresh connections before the next use."""
         self._session.renew()
         self._work.renew()
+
+    def _wake(self, name: str, moment: float) -> None:
+        self._maintenance.wake(name, moment)
 
     async def resign(self) -> None:
         """Start of the shutdown: never lead again; returns when the role is given back, or could
@@ -138,8 +136,8 @@ class Leader:
 
     async def _candidate(self) -> None:
         start, lease = _now(), self.settings.leader_lease_seconds
+        elect = self._session.call(leadership.elect, ELECT_SECONDS, self.worker, lease)
         try:
-            elect = self._session.call(leadership.elect, ELECT_SECONDS, self.worker, lease)
             term = await elect
             if term is None:
                 await self._session.close()  # a follower keeps no connection
@@ -272,18 +270,17 @@ class Leader:
             self.log.info("leader_resigned", term=term, given_back=given_back)
             return
         self.log.warning("leader_lost", term=term, reason=why, given_back=given_back)
-        # Others first: whoever has just failed at it should not win again in the same moment.
+        # Others first: whoever has just failed at it should not win again at once.
         await self._pause(rest * random.uniform(1, 2))  # noqa: S311
 
     async def _hand_back(self, term: int) -> bool:
         """Resign, and tell the others once that has committed. Bounded; never raises."""
-        end = _now() + RESIGN_SECONDS
+        resign = self._session.call(leadership.resign, RESIGN_SECONDS, self.worker, term)
         try:
-            resign = self._session.call(leadership.resign, RESIGN_SECONDS, self.worker, term)
             given_back = await resign
             if given_back and self.settings.notify:
-                left = max(end - _now(), 0.1)
-                await self._session.call(promotion.notify, left, ['{"kind": "leader"}'])
+                note = ['{"kind": "leader"}']
+                await self._session.call(promotion.notify, RESIGN_SECONDS, note)
         except Exception as error:
             self.log.warning("leader_resign_failed", term=term, error=repr(error))
             return False

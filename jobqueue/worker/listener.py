@@ -10,21 +10,24 @@ from uuid import UUID, uuid4
 import structlog
 from psycopg import AsyncConnection, sql
 
-from jobqueue.store.connections import Session, drop
+from jobqueue.store.connections import Backoff, Session, drop
 from jobqueue.worker.news import News
 from jobqueue.worker.weather import Patience
 
 CHANNEL = "jobqueue"
 CONNECT_SECONDS = 10.0
 MISSING_PROOFS = 2
+PROOF_SECONDS = 1.0
+NOTIFIED = "notified"
+SILENT = "polling: notifications do not arrive (is there a pooler in between?)"
 log = structlog.get_logger("jobqueue")
 
 
 class Listener:
     """Hears what other processes tell. While it cannot, the worker polls and says so.
 
-    Each beat sends a proof to a channel of this worker alone; when two in a row do not come back,
-    the connection only looks alive and is replaced.
+    Each beat sends a proof to a channel of this worker alone. Only when the first has come back
+    the connection is believed; when two in a row do not, it only looks alive and is replaced.
     """
 
     def __init__(
@@ -34,8 +37,15 @@ class Listener:
         self.session = Session(parameters, "listen", prepare=self._listen)
         self.news, self.patience = news, patience
         self.state = "polling: not listening yet"
-        self._proof = ""
+        self._listening = False
+        self._proof, self._sent_at = "", 0.0
         self._missing = 0
+        self._dropped = ""  # why we ourselves have cut the connection
+        self._silence = Backoff(1.0, 30.0)
+
+    @property
+    def is_proven(self) -> bool:
+        return self.state == NOTIFIED
 
     async def _listen(self, connection: AsyncConnection[Any]) -> None:
         for channel in (CHANNEL, self.channel):
@@ -43,20 +53,27 @@ class Listener:
 
     def next_proof(self) -> str:
         """Return what the coming beat sends to `channel`; empty while nobody would hear it."""
-        if self.state != "notified":
+        if not self._listening:
             return ""
+        now = asyncio.get_running_loop().time()
         if self._proof:
+            if now - self._sent_at < PROOF_SECONDS:
+                return ""  # beats can follow each other closely: that one may be on its way
             self._missing += 1
             if self._missing >= MISSING_PROOFS:
-                log.warning("listener_silent", proofs=self._missing)
-                self._missing, self._proof = 0, ""
-                self.reconnect()
+                if not self._silence.failures:
+                    log.warning("listener_silent", proofs=self._missing)
+                self._drop(SILENT)
                 return ""
-        self._proof = uuid4().hex
+        self._proof, self._sent_at = uuid4().hex, now
         return self._proof
 
     def reconnect(self) -> None:
         """Have a fresh connection, and what was missed meanwhile looked for."""
+        self._drop("polling: reconnecting")
+
+    def _drop(self, why: str) -> None:
+        self._listening, self._dropped = False, why
         if self.session.connection is not None:
             drop(self.session.connection)
 
@@ -67,22 +84,41 @@ class Listener:
                 try:
                     await self._hear()
                 except Exception as error:
-                    self.state = f"polling: {str(error).strip() or type(error).__name__}"
-                    await asyncio.sleep(self.patience.failed(error))
+                    await asyncio.sleep(await self._lost(error))
         finally:
             await self.session.close()
 
+    async def _lost(self, error: Exception) -> float:
+        """The connection is gone. Returns the seconds to wait before the next."""
+        await self.session.close()
+        was_proven, why = self.is_proven, self._dropped
+        self.state = why or f"polling: {str(error).strip() or type(error).__name__}"
+        self._listening, self._dropped = False, ""
+        if was_proven:
+            self.news.on_ready(None)  # whoever waits for a notification must poll from here on
+        if why:
+            return self._silence.next_delay() if why == SILENT else 0.0
+        return self.patience.failed(error)
+
     async def _hear(self) -> None:
         connection = await self.session.open(CONNECT_SECONDS)
-        self.state, self._proof, self._missing = "notified", "", 0
+        self._listening, self._proof, self._missing = True, "", 0
+        self.state = "polling: nothing heard yet"
         self.patience.succeeded()
         # LISTEN has committed: whatever was enqueued before is seen by this look.
         self.news.on_ready(None)
         self.news.on_vacant()
+        self.news.on_beat()  # with the first proof
         async with contextlib.aclosing(connection.notifies()) as notifications:
             async for note in notifications:
                 if note.channel == CHANNEL:
                     self.news.hear(note.payload)
                 elif note.payload == self._proof:
-                    self._proof, self._missing = "", 0
+                    self._proven()
         raise ConnectionError("the listening connection ended")
+
+    def _proven(self) -> None:
+        self._proof, self._missing, self.state = "", 0, NOTIFIED
+        if self._silence.failures:
+            self._silence.reset()
+            log.info("listener_heard")

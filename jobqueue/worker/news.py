@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+LAST_MOMENT = 253_402_300_800  # the year 10000, in epoch seconds; also keeps NaN out
+
 
 class News:
     """Hears NOTIFY payloads; each is a hint, and whatever is not understood is ignored."""
@@ -19,9 +21,10 @@ class News:
         self.on_died: Callable[[], None] = lambda: None
 
     def hear(self, payload: str) -> None:
+        """Act upon one notification. Anybody may send anything: nothing is raised for it."""
         try:
             message = json.loads(payload)
-        except ValueError:
+        except (ValueError, RecursionError):
             return
         if isinstance(message, dict):
             self._tell(message)
@@ -32,7 +35,7 @@ class News:
                 self.on_ready(queue)
             case {"kind": "ready" | "resumed"}:
                 self.on_ready(None)
-            case {"kind": "scheduled", "at": int() | float() as at}:
+            case {"kind": "scheduled", "at": int() | float() as at} if abs(at) < LAST_MOMENT:
                 self.on_scheduled(float(at))
             case {"kind": "cancel", "worker": str(worker)}:
                 if worker == self.worker:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
-import traceback
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import structlog
@@ -22,20 +23,38 @@ from jobqueue.exceptions import (
     PermanentError,
     RetryLater,
     Snooze,
+    check_delay,
 )
 from jobqueue.payload import NotJSON, clean, encode
 from jobqueue.states import Outcome, Reason
 from jobqueue.store.claims import Claim
 from jobqueue.store.endings import Ending
 from jobqueue.tasks import options_of
+from jobqueue.worker import errors
 from jobqueue.worker.held import Held, Stop
 
-MESSAGE_LIMIT = 4_000
-TRACEBACK_LIMIT = 16_000
 PARK_SECONDS, PARK_MAX_SECONDS = 10.0, 600.0
+NO_CONNECTION_SECONDS = 5.0
 log = structlog.get_logger("jobqueue")
 
 INTERRUPTS = (asyncio.CancelledError, JobCancelled, JobInterrupted, JobTimeout, QueryCanceled)
+TIMEOUT_CLASS = f"{JobTimeout.__module__}.{JobTimeout.__qualname__}"
+
+
+class How(Enum):
+    """Who writes an ending."""
+
+    PUT = "put"  # the finisher, from now on
+    RECORDED = "recorded"  # the handler's own transaction has
+    REFUSED = "refused"  # nobody: the fence held, only the trace is left
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A handler has really ended, and this is to be written."""
+
+    how: How
+    ending: Ending
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +62,51 @@ class Options:
     """What holds for one attempt: the call's option, else the task's, else the setting's."""
 
     timeout: float | None
-    backoff: backoff.Backoff | None
+    backoff: backoff.Backoff | str | None
     atomic: bool
     interruptible: bool
 
 
+class BadResult(Exception):
+    """The result of an atomic handler cannot be stored: its transaction rolls back."""
+
+    def __init__(self, ending: Ending) -> None:
+        super().__init__(ending.error_message)
+        self.ending = ending
+
+
+class NoConnection(Exception):
+    """An atomic handler's transaction could not begin."""
+
+
 def options(claim: Claim, task: Task[..., Any], settings: Settings) -> Options:
-    """Return the options of this attempt. Raises ImportError for a backoff that is gone."""
+    """Return the options of this attempt."""
     chosen: dict[str, Any] = {**options_of(task), **claim.options}
-    rule = chosen.get("backoff")
     return Options(
         timeout=chosen.get("timeout", settings.timeout_seconds),
-        backoff=import_string(rule) if isinstance(rule, str) else rule,
-        atomic=chosen.get("atomic", False),
-        interruptible=chosen.get("interruptible", True),
+        backoff=chosen.get("backoff"),
+        atomic=bool(chosen.get("atomic", False)),
+        interruptible=bool(chosen.get("interruptible", True)),
     )
+
+
+def of(
+    held: Held, value: Any, error: BaseException | None, chosen: Options, settings: Settings
+) -> Ending:
+    """Return what a handler's end means, whatever its value or error does when looked at."""
+    try:
+        if error is None:
+            return returned(held, value, settings)
+        return raised(held, error, chosen, settings)
+    except BaseException as broken:
+        final = error is None
+        reason = Reason.BAD_RESULT if final else Reason.RETRY
+        delay = 0.0 if final else _usual_delay(held, settings)
+        return _failed(held, broken, final=final, reason=reason, delay=delay)
+    finally:
+        if error is not None:
+            with contextlib.suppress(Exception):
+                errors.forget(error)
 
 
 def returned(held: Held, value: Any, settings: Settings) -> Ending:
@@ -86,40 +135,61 @@ def _bad_result(held: Held, error: NotJSON) -> Ending:
     return _failed(held, error, final=True, reason=Reason.BAD_RESULT)
 
 
-def raised(
-    held: Held, error: BaseException, rule: backoff.Backoff | None, settings: Settings
-) -> Ending:
+def raised(held: Held, error: BaseException, chosen: Options, settings: Settings) -> Ending:
     """The handler raised, by itself or because it was told to stop."""
-    if held.told is not None and _unwound(error):
-        return _stopped(held, error, rule, settings)
+    match error:
+        case BadResult():
+            return error.ending
+        case NoConnection():
+            return no_connection(held.claim, error)
+    if held.told is not None and unwound(error):
+        return _stopped(held, error, chosen, settings)
     match error:
         case Snooze():
-            return _ending(held, Outcome.SNOOZED, delay=error.seconds, reason=Reason.SNOOZED)
-        case RetryLater():
-            return _failed(held, error, delay=error.seconds, reason=Reason.RETRY)
+            delay = check_delay("Snooze", error.seconds)
+            return _ending(held, Outcome.SNOOZED, delay=delay, reason=Reason.SNOOZED)
         case PermanentError():
             return _failed(held, error, final=True, reason=Reason.PERMANENT)
         case JobCancelled() if held.control.cancelled:
-            return _ending(held, Outcome.CANCELLED, reason=Reason.CANCELLED_COOPERATIVE)
-    return _failed(held, error, delay=_delay(held, rule, settings), reason=Reason.RETRY)
+            return _cancelled(held, error)
+    return _failed(held, error, delay=_delay(held, error, chosen, settings), reason=Reason.RETRY)
 
 
-def _stopped(
-    held: Held, error: BaseException, rule: backoff.Backoff | None, settings: Settings
-) -> Ending:
-    if held.told is Stop.CANCEL:
-        looked = isinstance(error, JobCancelled) and str(error) != ""
-        reason = Reason.CANCELLED_COOPERATIVE if looked else Reason.CANCELLED_FORCED
-        return _ending(held, Outcome.CANCELLED, reason=reason)
-    if held.told is Stop.TIMEOUT:
-        return _failed(
-            held,
-            error,
-            outcome=Outcome.TIMED_OUT,
-            delay=_delay(held, rule, settings),
-            reason=Reason.RETRY,
-        )
+def _stopped(held: Held, error: BaseException, chosen: Options, settings: Settings) -> Ending:
+    """What an interrupted handler raises may still steer, but a shutdown ends no job."""
+    match held.told:
+        case Stop.CANCEL:
+            return _cancelled(held, error)
+        case Stop.TIMEOUT:
+            return _timed_out(held, error, chosen, settings)
+    if isinstance(error, Snooze):
+        delay = check_delay("Snooze", error.seconds)
+        return _ending(held, Outcome.SNOOZED, delay=delay, reason=Reason.SNOOZED)
     return interrupted(held)
+
+
+def _cancelled(held: Held, error: BaseException) -> Ending:
+    by_itself = isinstance(error, JobCancelled) and not held.landed
+    reason = Reason.CANCELLED_COOPERATIVE if by_itself else Reason.CANCELLED_FORCED
+    return _ending(held, Outcome.CANCELLED, reason=reason)
+
+
+def _timed_out(held: Held, error: BaseException, chosen: Options, settings: Settings) -> Ending:
+    final = isinstance(error, PermanentError)
+    limit = "its time" if chosen.timeout is None else f"its timeout of {chosen.timeout:g} s"
+    message = f"The attempt ran longer than {limit}."
+    if not isinstance(error, INTERRUPTS) and (said := errors.message_of(error)):
+        message = f"{message} Then, while it unwound: {errors.path_of(error)}: {said}"
+    return _failed(
+        held,
+        error,
+        outcome=Outcome.TIMED_OUT,
+        final=final,
+        delay=0.0 if final else _delay(held, error, chosen, settings),
+        reason=Reason.PERMANENT if final else Reason.RETRY,
+        error_class=TIMEOUT_CLASS,
+        message=clean(message, errors.MESSAGE_LIMIT),
+    )
 
 
 def interrupted(held: Held, hold: float | None = None) -> Ending:
@@ -134,6 +204,18 @@ def unstarted(claim: Claim) -> Ending:
     return Ending(id=claim.id, token=claim.token, outcome=None)
 
 
+def no_connection(claim: Claim, error: BaseException) -> Ending:
+    """The database had no connection for the handler, which has not begun: nobody's failure."""
+    return Ending(
+        id=claim.id,
+        token=claim.token,
+        outcome=None,
+        delay=NO_CONNECTION_SECONDS,
+        reason=Reason.NO_CONNECTION,
+        error_message=errors.message_of(error),
+    )
+
+
 def parked(claim: Claim, why: str) -> Ending:
     """This code does not know the task; newer code may. The wait doubles, up to ten minutes."""
     waited = claim.parked_seconds or 0.0
@@ -143,7 +225,7 @@ def parked(claim: Claim, why: str) -> Ending:
         outcome=None,
         delay=min(max(waited, PARK_SECONDS), PARK_MAX_SECONDS),
         reason=Reason.UNKNOWN_TASK,
-        error_message=clean(why, MESSAGE_LIMIT),
+        error_message=clean(why, errors.MESSAGE_LIMIT),
     )
 
 
@@ -157,6 +239,20 @@ def invalid_arguments(held: Held, error: TypeError) -> Ending:
     return _failed(held, TypeError(message), final=True, reason=Reason.INVALID_ARGUMENTS)
 
 
+def cannot_be_atomic(held: Held) -> Ending:
+    """Enqueued as atomic, when the task was still a plain function."""
+    message = (
+        f"{held.claim.task} is a coroutine, which cannot run atomically: "
+        "Django's transactions do not span awaits."
+    )
+    return _failed(held, PermanentError(message), final=True, reason=Reason.PERMANENT)
+
+
+def broken(held: Held, error: BaseException, settings: Settings) -> Ending:
+    """The worker itself failed around the handler: a failure like any other, so that it ends."""
+    return _failed(held, error, delay=_usual_delay(held, settings), reason=Reason.RETRY)
+
+
 def refused_by_database(ending: Ending, error: Exception) -> Ending:
     """The database cannot store this outcome's data: a failure in its place."""
     return Ending(
@@ -165,8 +261,8 @@ def refused_by_database(ending: Ending, error: Exception) -> Ending:
         outcome=Outcome.FAILED,
         final=True,
         reason=Reason.BAD_RESULT,
-        error_class=_path(type(error)),
-        error_message=clean(f"the database refused the outcome: {error}", MESSAGE_LIMIT),
+        error_class=errors.path_of(error),
+        error_message=clean(f"the database refused the outcome: {error}", errors.MESSAGE_LIMIT),
     )
 
 
@@ -197,6 +293,8 @@ def _failed(
     outcome: Outcome = Outcome.FAILED,
     final: bool = False,
     delay: float = 0.0,
+    error_class: str = "",
+    message: str = "",
 ) -> Ending:
     return Ending(
         id=held.claim.id,
@@ -205,61 +303,33 @@ def _failed(
         final=final,
         delay=delay,
         reason=reason,
-        error_class=_path(type(error)),
-        error_message=message_of(error),
-        traceback=traceback_of(error),
+        error_class=error_class or errors.path_of(error),
+        error_message=message or errors.message_of(error),
+        traceback=errors.traceback_of(error),
         progress=held.control.progress,
     )
 
 
-def _unwound(error: BaseException) -> bool:
+def unwound(error: BaseException) -> bool:
     """Whether the interrupt brought this about: itself, or an error raised while it unwound."""
-    seen: set[int] = set()
-    current: BaseException | None = error
-    while current is not None and id(current) not in seen:
-        if isinstance(current, INTERRUPTS):
-            return True
-        if isinstance(current, BaseExceptionGroup) and any(map(_unwound, current.exceptions)):
-            return True
-        seen.add(id(current))
-        current = current.__cause__ or current.__context__
-    return False
+    return any(isinstance(each, INTERRUPTS) for each in errors.related(error))
 
 
-def _delay(held: Held, rule: backoff.Backoff | None, settings: Settings) -> float:
-    failures = held.claim.failures + 1
-    base, ceiling = settings.backoff_base_seconds, settings.backoff_max_seconds
+def _delay(held: Held, error: BaseException, chosen: Options, settings: Settings) -> float:
+    """Return the wait before the next attempt. What breaks here falls back to the setting."""
     try:
-        return backoff.delay(failures, base=base, ceiling=ceiling, rule=rule)
-    except Exception:
+        if isinstance(error, RetryLater):
+            return check_delay("RetryLater", error.seconds)
+        rule = chosen.backoff
+        if isinstance(rule, str):
+            rule = import_string(rule)
+        base, ceiling = settings.backoff_base_seconds, settings.backoff_max_seconds
+        return backoff.delay(held.claim.failures + 1, base=base, ceiling=ceiling, rule=rule)
+    except BaseException:
         log.warning("backoff_failed", job=held.claim.id, task=held.claim.task, exc_info=True)
-        return backoff.delay(failures, base=base, ceiling=ceiling)
+        return _usual_delay(held, settings)
 
 
-def _path(kind: type) -> str:
-    return clean(f"{kind.__module__}.{kind.__qualname__}", 500)
-
-
-def message_of(error: BaseException) -> str:
-    """Return an exception's text, bounded; also of one that cannot be printed."""
-    try:
-        return clean(str(error), MESSAGE_LIMIT)
-    except BaseException as broken:
-        return f"<the message cannot be shown: {type(broken).__name__}>"
-
-
-def traceback_of(error: BaseException) -> str:
-    """Return the traceback as text: the chain and groups bounded, no local variables."""
-    try:
-        rendered = traceback.TracebackException.from_exception(
-            error, limit=-40, max_group_width=10, max_group_depth=5, compact=True
-        )
-        parts, size = [], 0
-        for line in rendered.format():
-            parts.append(line)
-            size += len(line)
-            if size > 8 * TRACEBACK_LIMIT:
-                break
-        return clean("".join(parts), TRACEBACK_LIMIT)
-    except BaseException as broken:
-        return f"<the traceback cannot be shown: {type(broken).__name__}>"
+def _usual_delay(held: Held, settings: Settings) -> float:
+    base, ceiling = settings.backoff_base_seconds, settings.backoff_max_seconds
+    return backoff.delay(held.claim.failures + 1, base=base, ceiling=ceiling)

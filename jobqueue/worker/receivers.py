@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from concurrent.futures import Future
+from copy import copy
 from typing import Any
 
 import structlog
@@ -19,7 +20,7 @@ from jobqueue.states import FINAL, State
 from jobqueue.store.claims import Claim
 from jobqueue.store.endings import Ending
 from jobqueue.tasks import STATUS
-from jobqueue.worker.lanes import Lane, tidy_connections
+from jobqueue.worker.lanes import Lane
 
 # The project's receivers lag behind the jobs: claim no more until they have caught up.
 MOST_WAITING = 1_000
@@ -57,10 +58,7 @@ class Receivers:
             errors=[],
             worker_ids=[worker] * (claim.attempts + 1),
         )
-        if _has_own(task_started):
-            self._send_apart(task_started, result)
-        elif django_log.isEnabledFor(logging.INFO):
-            _send(task_started, result)
+        self._send_well(task_started, result, logging.INFO)
         return result
 
     def finished(
@@ -69,17 +67,23 @@ class Receivers:
         """The final state is confirmed; nothing is sent for any other."""
         if State(state) not in FINAL:
             return
+        result = copy(result)  # who is still to hear of the start sees how it was then
         object.__setattr__(result, "status", STATUS[State(state)])
         object.__setattr__(result, "finished_at", timezone.now())
         object.__setattr__(result, "_return_value", value)
         if ending.error_class:
             error = TaskError(exception_class_path=ending.error_class, traceback=ending.traceback)
-            result.errors.append(error)
+            object.__setattr__(result, "errors", [error])
         failed = result.status == TaskResultStatus.FAILED
-        if failed or _has_own(task_finished):  # an error line may well send an e-mail
-            self._send_apart(task_finished, result)
-        elif django_log.isEnabledFor(logging.INFO):
-            _send(task_finished, result)
+        self._send_well(task_finished, result, logging.ERROR if failed else logging.INFO)
+
+    def _send_well(self, signal: Signal, result: TaskResult[..., Any], level: int) -> None:
+        """At once where nobody listens but Django, whose line is quickly written; else apart: a
+        project's receiver, or its logging handler, may well send an e-mail."""
+        if _has_own(signal) or not _logs_quickly(level):
+            self._send_apart(signal, result)
+        elif django_log.isEnabledFor(level):
+            _send(signal, result)
 
     def _send_apart(self, signal: Signal, result: TaskResult[..., Any]) -> Future[None]:
         if self._lane is None:
@@ -99,10 +103,24 @@ def _has_own(signal: Signal) -> bool:
     return len(signal.receivers) > 1  # Django connects exactly one of its own
 
 
+def _logs_quickly(level: int) -> bool:
+    """Whether a line of this level only goes to streams and files."""
+    logger: logging.Logger | None = django_log
+    while logger is not None:
+        for handler in logger.handlers:
+            slow = not isinstance(handler, logging.StreamHandler | logging.NullHandler)
+            if slow and level >= handler.level:
+                return False
+        logger = logger.parent if logger.propagate else None
+    return True
+
+
 def _send_in_lane(lane: Lane, signal: Signal, result: TaskResult[..., Any]) -> None:
     lane.prepare()
-    _send(signal, result)
-    tidy_connections()
+    try:
+        _send(signal, result)
+    finally:
+        lane.tidy()
 
 
 def _sender(alias: str) -> type[BaseTaskBackend]:

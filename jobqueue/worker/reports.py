@@ -54,10 +54,13 @@ class Reports:
                 delay = round(ending.delay, 3)
                 log.warning("job_retry_scheduled", **facts, delay_seconds=delay, error=error)
 
-    def refused(self, claim: Claim, ending: Ending, stands: str | None) -> None:
+    def refused(self, held: Held, ending: Ending, stands: str | None) -> None:
         """The fence held: the claim was no longer ours and nothing was changed."""
-        log.warning(
-            "lease_lost",
+        claim = held.claim
+        # The beat has said so already when it met the loss first: one warning a loss.
+        say = log.info if held.lost else log.warning
+        say(
+            "late_outcome" if held.lost else "lease_lost",
             job=claim.id,
             task=claim.task,
             attempt=claim.attempts + 1,

@@ -19,17 +19,24 @@ class Strays:
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
 
+    def __len__(self) -> int:
+        return len(self._tasks)
+
     def collect(self, held: Held) -> None:
-        """The handler has ended: nothing of it may go on."""
+        """The handler has ended: nothing of it may go on, nor begin."""
+        held.on_stray = self._cancel
         left = [task for task in held.children or () if not task.done()]
         held.children = None
         for task in left:
-            task.cancel()
-            self._tasks.add(task)
-            task.add_done_callback(self._ended)
+            self._cancel(task)
         if left:
             claim = held.claim
             log.warning("tasks_left_behind", job=claim.id, task=claim.task, count=len(left))
+
+    def _cancel(self, task: asyncio.Task[Any]) -> None:
+        task.cancel()
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)

@@ -16,7 +16,7 @@ from psycopg import AsyncConnection
 from jobqueue import backoff
 from jobqueue.conf import DAY, Settings
 from jobqueue.states import State
-from jobqueue.store import lookout, promotion, reclaims, sweeps, tidying
+from jobqueue.store import lookout, minutes, promotion, reclaims, sweeps, tidying
 from jobqueue.store.batches import Swept, in_batch
 from jobqueue.store.connections import Session, is_refused, is_weather
 from jobqueue.tasks import known, options_of
@@ -60,6 +60,7 @@ class Sweeping:
             Step("reclaim", self.reclaim, limit=100),
             Step("expire", self.expire, limit=100),
             Step("prune", self.prune, limit=500),
+            Step("minutes", self.write_minute, interval=60.0),
             Step("forget workers", self.forget_workers, limit=200, interval=300.0),
             Step("forget trail", self.forget_trail, limit=500, interval=600.0),
         ]
@@ -148,6 +149,10 @@ class Sweeping:
         if gone:
             log.debug("jobs_pruned", state=state, count=gone)
         return picked, gone
+
+    async def write_minute(self, limit: int) -> bool:
+        """The figures of the minute that is over, for the charts."""
+        return bool(await self._batch(minutes.write))
 
     async def forget_workers(self, limit: int) -> bool:
         """Rows of processes that said their last word a week ago."""

@@ -48,7 +48,7 @@ class Ticking:
     def steps(self) -> list[Step]:
         """Like the sweeps: a cheap look, and the act when there is something to do."""
         return [
-            Step("schedules", self.look, interval=5.0),
+            Step("schedules", self.look, interval=6.0),
             Step("tick", self.fire, limit=20),
         ]
 

@@ -15,8 +15,8 @@ from jobqueue.conf import Settings
 from jobqueue.states import Phase
 from jobqueue.store import workers
 from jobqueue.store.events import Note
+from jobqueue.worker.contained import adopt_children
 from jobqueue.worker.crew import Crew
-from jobqueue.worker.handlers import adopt_children
 from jobqueue.worker.held import Fate, Held, Registry
 from jobqueue.worker.idle import IdleVerdict, IdleWatch
 from jobqueue.worker.leftovers import Threads, close_loop
@@ -228,7 +228,7 @@ class Worker:
     async def _settle_verdict(self) -> None:
         """Jobs ended after the last look: ask once more who died."""
         if self.watch is not None and self.verdict is not None:
-            self.verdict = await self.watch.settle(self.verdict)
+            self.verdict = await self.watch.settle(self.verdict, CLOSE_SECONDS)
 
     async def _close(self) -> None:
         """Let go of everything; a dead server costs its socket. Harmless the second time."""

@@ -31,6 +31,7 @@ def desk(
         page.fill("#id_username", "ann")
         page.fill("#id_password", "ann")
         page.click("[type=submit]")
+        page.wait_for_url("**/dashboard/")
         yield page
         browser.close()
     assert not faults

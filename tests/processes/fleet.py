@@ -28,7 +28,7 @@ SLACK_SECONDS = 4.0
 
 
 class Fleet(Children):
-    """Children whose handlers are those of `tests.processes.tasks`."""
+    """Children whose handlers are those of `tests.processes.tempers`."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)

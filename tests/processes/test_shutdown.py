@@ -8,7 +8,7 @@ import pytest
 from jobqueue import operations
 from jobqueue.models import Attempt, Job
 from tests.children import wait_until
-from tests.processes import tasks
+from tests.processes import tempers as tasks
 from tests.processes.fleet import SLACK_SECONDS, Fleet, adds_up, outcomes, states
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(120)]

@@ -11,7 +11,7 @@ import pytest
 
 from jobqueue.models import Job
 from tests.children import wait_until
-from tests.processes import tasks
+from tests.processes import tempers as tasks
 from tests.processes.fleet import Fleet, Running, adds_up, make_effect_table, outcomes, states
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(120)]

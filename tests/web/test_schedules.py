@@ -42,7 +42,7 @@ def declare_anew(**changes):
         ({"name": "x" * 201}, "name must be a text"),
         ({"task": send.func}, "decorated with @task"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else "-".join(value),
 )
 def test_a_wrong_declaration_is_refused_with_a_sentence(changes, says):
     with pytest.raises(ScheduleError, match=says):

@@ -2,7 +2,7 @@
 // zone for the server, and ticking all boxes of a list.
 (() => {
   "use strict";
-  const SECONDS = 4;
+  const SECONDS = 3;
   const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
   if (zone && !document.cookie.includes(`jobqueue_zone=${encodeURIComponent(zone)}`)) {
     document.cookie =

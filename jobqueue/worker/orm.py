@@ -1,0 +1,138 @@
+"""Django's connections in a lane's thread: healthy before a handler, as new after it."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import select
+from collections.abc import Callable
+from typing import Any
+
+from django.db import connections
+from psycopg.pq import TransactionStatus
+
+# Statements whose effect outlives their transaction: the next handler must not inherit it.
+_AT_START = (
+    r"(?:set\s+(?!local\b|constraints\b|transaction\b)|reset\b|listen\b|prepare\b|declare\b|load\b"
+    r"|create\s+(?:(?:local|global)\s+)?temp)"
+)
+_SESSION = re.compile(rf"\s*{_AT_START}", re.IGNORECASE)
+_ANYWHERE = re.compile(
+    rf"set_config\s*\(|pg_(?:try_)?advisory_(?!xact)|;\s*{_AT_START}", re.IGNORECASE
+)
+_COMPOSED = re.compile(rf"['\"]\s*{_AT_START}", re.IGNORECASE)  # in the repr of psycopg's SQL
+
+
+class Watch:
+    """Looks at every statement of one connection, as Django's `execute_wrapper`."""
+
+    def __init__(self) -> None:
+        self.session_changed = False
+
+    def __call__(
+        self, execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: Any
+    ) -> Any:
+        if not self.session_changed:
+            self.session_changed = changes_session(sql)
+        return execute(sql, params, many, context)
+
+
+def changes_session(sql: Any) -> bool:
+    """Whether this statement may leave something behind in its session."""
+    if not isinstance(sql, str):
+        sql = repr(sql)
+        if _COMPOSED.search(sql):
+            return True
+    return bool(_SESSION.match(sql) or _ANYWHERE.search(sql))
+
+
+def refresh_connections() -> list[Any]:
+    """Close the connections that the server has ended meanwhile, or that are too old; returns all
+    wrappers. Costs no round trip, so Django's own health check still has its place."""
+    wrappers: list[Any] = list(connections.all())
+    for wrapper in wrappers:
+        if not any(isinstance(watch, Watch) for watch in wrapper.execute_wrappers):
+            wrapper.execute_wrappers.append(Watch())
+        if wrapper.connection is None:
+            continue
+        wrapper.health_check_done = False
+        if _ended_by_server(wrapper.connection):
+            _discard(wrapper)
+        elif wrapper.settings_dict.get("CONN_MAX_AGE"):
+            # Zero means "close after each request"; a lane closes when it is idle instead.
+            wrapper.close_if_unusable_or_obsolete()
+    return list(connections.all())
+
+
+def _ended_by_server(raw: Any) -> bool:
+    if getattr(raw, "closed", False):
+        return True
+    try:
+        descriptor = raw.fileno()
+    except Exception:
+        return True
+    poll = select.poll()  # select.select ends at descriptor 1023
+    poll.register(descriptor, select.POLLIN | select.POLLHUP | select.POLLERR)
+    return bool(poll.poll(0))  # an idle session has nothing to say but that it ends
+
+
+def tidy_connections() -> None:
+    """Nothing of one handler's transactions or sessions may reach the next one."""
+    for wrapper in connections.all(initialized_only=True):
+        wrapper.queries_log.clear()
+        if not _is_clean(wrapper):
+            _discard(wrapper)
+        elif wrapper.connection is not None and getattr(wrapper, "pool", None):
+            wrapper.close()  # back to the pool, where lanes that wait for one can have it
+
+
+def _is_clean(wrapper: Any) -> bool:
+    raw = wrapper.connection
+    if wrapper.in_atomic_block or wrapper.needs_rollback or wrapper.closed_in_transaction:
+        return False
+    if any(getattr(watch, "session_changed", False) for watch in wrapper.execute_wrappers):
+        return False
+    if raw is None:
+        return True
+    if not wrapper.autocommit or wrapper.vendor != "postgresql" or raw.closed:
+        return False
+    return bool(raw.info.transaction_status == TransactionStatus.IDLE)
+
+
+def discard_connections() -> None:
+    """Close every connection, whatever its state."""
+    for wrapper in connections.all(initialized_only=True):
+        _discard(wrapper)
+
+
+def _discard(wrapper: Any) -> None:
+    """Close the session itself, so that a pool cannot hand it on, and have a new wrapper next
+    time: closing inside an atomic block leaves the wrapper in it."""
+    if wrapper.connection is not None:
+        with contextlib.suppress(Exception):
+            wrapper.connection.close()
+    wrapper.in_atomic_block, wrapper.savepoint_ids, wrapper.run_on_commit = False, [], []
+    with contextlib.suppress(Exception):
+        wrapper.close()
+    with contextlib.suppress(AttributeError):
+        del connections[wrapper.alias]
+
+
+def forget_connections() -> None:
+    """In a forked child: the sessions are the parent's, not a byte may be sent on them."""
+    for wrapper in connections.all(initialized_only=True):
+        getattr(wrapper, "_connection_pools", {}).clear()
+        with contextlib.suppress(AttributeError):
+            del connections[wrapper.alias]
+
+
+def running_queries(wrappers: list[Any]) -> list[Any]:
+    """From any thread: the psycopg connections whose server is at work just now."""
+    found = []
+    for wrapper in wrappers:
+        raw = wrapper.connection
+        if raw is None or wrapper.vendor != "postgresql" or raw.closed:
+            continue
+        if raw.info.transaction_status == TransactionStatus.ACTIVE:
+            found.append(raw)
+    return found

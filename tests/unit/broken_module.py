@@ -1,0 +1,3 @@
+"""Fails at its import."""
+
+raise RuntimeError("no")

@@ -1,0 +1,5 @@
+"""Leaves at its import."""
+
+import sys
+
+sys.exit(3)

@@ -1,0 +1,62 @@
+"""Functions that are no tasks, or odd ones: what a stored path or a decorator may meet."""
+
+import functools
+import os  # a path such as `tests.unit.odd_tasks.os.system` leads here
+from contextlib import contextmanager
+
+from django.tasks import task
+
+NUMBER = 7
+
+
+@task
+def good(number: int, *, text: str = "") -> int:
+    return number
+
+
+@task(max_attempts=3, timeout=60, backoff=2.5)
+def chosen() -> None: ...
+
+
+def seconds(failures: int) -> float:
+    return failures * 10
+
+
+@task(takes_context=True)
+def with_context(context, number: int):
+    context.progress(number, 10)
+    return context.attempt, type(context).__name__
+
+
+@task
+async def coroutine(number: int) -> int:
+    return number + 1
+
+
+def undecorated() -> None: ...
+
+
+def generator():
+    yield 1
+
+
+async def async_generator():
+    yield 1
+
+
+class Callable_:
+    def __call__(self) -> None: ...
+
+    def method(self) -> None: ...
+
+    @staticmethod
+    def static() -> None: ...
+
+
+partial = functools.partial(undecorated)
+async_partial = functools.partial(coroutine.func, 1)
+instance = Callable_()
+nothing = lambda: None  # noqa: E731
+wrapped = contextmanager(generator)
+
+__all__ = ["os"]

@@ -1,0 +1,143 @@
+"""A whole worker in a thread of the test's own process: its handlers and the test share objects."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from django.db import connections
+
+from jobqueue.conf import Settings
+from jobqueue.models import Attempt, Job
+from jobqueue.states import FINAL, State
+from jobqueue.worker.worker import Orders, Worker
+from tests.children import wait_until
+
+STOP_SECONDS = 20
+
+
+class Running:
+    """`with Running(parameters) as running:` and then enqueue, wait for facts, look at rows."""
+
+    def __init__(self, parameters: dict[str, Any], **given: Any) -> None:
+        usual = {
+            "concurrency": 4,
+            "heartbeat_seconds": 1.0,
+            "drain_seconds": 5.0,
+            "cancel_seconds": 5.0,
+            "backoff_base_seconds": 0.0,
+        }
+        self.settings = Settings(**{**usual, **given})
+        orders = Orders(signals=False, lead=False)
+        self.worker = Worker(self.settings, parameters, orders)
+        self.code: int | None = None
+        self.error: BaseException | None = None
+        self.thread = threading.Thread(target=self._run, name="worker")
+
+    def _run(self) -> None:
+        try:
+            self.code = self.worker.run()
+        except BaseException as error:
+            self.error = error
+
+    def __enter__(self) -> Running:
+        self.lanes_before = set(threading.enumerate())
+        self.thread.start()
+        self.wait(lambda: self.error or getattr(self.worker, "intake", None))
+        assert self.error is None, self.error
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> int | None:
+        """Stop as a signal would, and return the exit code."""
+        if self.thread.is_alive():
+            self.on_loop(self.worker.shutdown.request, "signal")
+        self.thread.join(STOP_SECONDS)
+        assert not self.thread.is_alive(), "the worker does not end"
+        assert self.error is None, self.error
+        for thread in self.own_threads():
+            thread.join(STOP_SECONDS)
+        return self.code
+
+    def own_threads(self) -> list[threading.Thread]:
+        """The threads of lanes, which end by themselves once they are closed."""
+        new = set(threading.enumerate()) - self.lanes_before
+        return [thread for thread in new if thread.name.startswith(("lane-", "signals"))]
+
+    def on_loop(self, call: Callable[..., Any], *args: Any) -> Any:
+        """Call something in the worker's loop, and return what it returns."""
+
+        async def made() -> Any:
+            return call(*args)
+
+        return asyncio.run_coroutine_threadsafe(made(), self.worker.loop).result(10)
+
+    def wait(self, fact: Callable[[], Any], seconds: float = 30) -> Any:
+        """Poll until the fact is true; a worker that has ended is one that failed."""
+
+        def told() -> Any:
+            value = fact()
+            assert value or self.thread.is_alive() or self.code is not None, self.error
+            return value
+
+        return wait_until(told, seconds)
+
+    def state(self, job: Any, *states: State, seconds: float = 30) -> Job:
+        """Wait until the job is in one of these states, and return its row."""
+        return self.wait(  # type: ignore[no-any-return]
+            lambda: Job.objects.filter(pk=key(job), state__in=states).first(), seconds
+        )
+
+    def final(self, job: Any, seconds: float = 30) -> Job:
+        return self.state(job, *FINAL, seconds=seconds)
+
+    def quiet(self) -> None:
+        """Wait until no job waits or runs, and nothing is held."""
+        self.wait(lambda: not Job.objects.exclude(state__in=FINAL).exists(), 60)
+        self.wait(lambda: len(self.worker.registry) == 0)
+
+    def held(self, job: Any) -> Any:
+        """What the worker holds for a job; None when it holds nothing."""
+        return next((h for h in self.worker.registry if h.claim.id == key(job)), None)
+
+
+def key(job: Any) -> int:
+    return int(getattr(job, "id", job))
+
+
+def attempts(job: Any) -> list[Attempt]:
+    return list(Attempt.objects.filter(job=key(job)).order_by("number"))
+
+
+def sql(statement: str, *values: Any) -> list[tuple[Any, ...]]:
+    """What the test's own connection answers."""
+    with connections["default"].cursor() as cursor:
+        cursor.execute(statement, values)
+        return cursor.fetchall() if cursor.description else []  # type: ignore[no-any-return]
+
+
+def active(fragment: str) -> list[tuple[Any, ...]]:
+    """The sessions that run a statement with this text just now: pid and query."""
+    return sql(
+        "SELECT pid, query FROM pg_stat_activity WHERE state = 'active' "
+        "AND pid <> pg_backend_pid() AND datname = current_database() AND query LIKE %s",
+        f"%{fragment}%",
+    )
+
+
+def open_transactions() -> list[tuple[Any, ...]]:
+    """Sessions of this database that are idle in a transaction."""
+    return sql(
+        "SELECT pid, query FROM pg_stat_activity WHERE state LIKE 'idle in transaction%%' "
+        "AND pid <> pg_backend_pid() AND datname = current_database()"
+    )
