@@ -37,3 +37,19 @@ async def coroutine(context, seconds=0.0):
 async def idle(context, seconds=0.0):
     """Touches no database: what remains of it is the history alone."""
     await asyncio.sleep(seconds)
+
+
+@task(takes_context=True)
+async def brief(context, seconds=0.0, fails=False):
+    await asyncio.sleep(seconds)
+    if fails:
+        raise ValueError("as told")
+    await sync_to_async(leave)(context)
+
+
+@task(takes_context=True)
+def brief_plain(context, seconds=0.0, fails=False):
+    time.sleep(seconds)
+    if fails:
+        raise ValueError("as told")
+    leave(context)
