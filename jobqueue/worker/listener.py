@@ -17,6 +17,7 @@ from jobqueue.worker.weather import Patience
 CHANNEL = "jobqueue"
 CONNECT_SECONDS = 10.0
 MISSING_PROOFS = 2
+PROOF_SECONDS = 1.0
 NOTIFIED = "notified"
 SILENT = "polling: notifications do not arrive (is there a pooler in between?)"
 log = structlog.get_logger("jobqueue")
@@ -37,7 +38,7 @@ class Listener:
         self.news, self.patience = news, patience
         self.state = "polling: not listening yet"
         self._listening = False
-        self._proof = ""
+        self._proof, self._sent_at = "", 0.0
         self._missing = 0
         self._dropped = ""  # why we ourselves have cut the connection
         self._silence = Backoff(1.0, 30.0)
@@ -54,14 +55,17 @@ class Listener:
         """Return what the coming beat sends to `channel`; empty while nobody would hear it."""
         if not self._listening:
             return ""
+        now = asyncio.get_running_loop().time()
         if self._proof:
+            if now - self._sent_at < PROOF_SECONDS:
+                return ""  # beats can follow each other closely: that one may be on its way
             self._missing += 1
             if self._missing >= MISSING_PROOFS:
                 if not self._silence.failures:
                     log.warning("listener_silent", proofs=self._missing)
                 self._drop(SILENT)
                 return ""
-        self._proof = uuid4().hex
+        self._proof, self._sent_at = uuid4().hex, now
         return self._proof
 
     def reconnect(self) -> None:

@@ -18,8 +18,9 @@ _AT_START = (
 )
 _SESSION = re.compile(rf"\s*{_AT_START}", re.IGNORECASE)
 _ANYWHERE = re.compile(
-    rf"set_config\s*\(|pg_(?:try_)?advisory_(?!xact)|[;'\"]\s*{_AT_START}", re.IGNORECASE
+    rf"set_config\s*\(|pg_(?:try_)?advisory_(?!xact)|;\s*{_AT_START}", re.IGNORECASE
 )
+_COMPOSED = re.compile(rf"['\"]\s*{_AT_START}", re.IGNORECASE)  # in the repr of psycopg's SQL
 
 
 class Watch:
@@ -38,8 +39,11 @@ class Watch:
 
 def changes_session(sql: Any) -> bool:
     """Whether this statement may leave something behind in its session."""
-    text = sql if isinstance(sql, str) else repr(sql)
-    return bool(_SESSION.match(text) or _ANYWHERE.search(text))
+    if not isinstance(sql, str):
+        sql = repr(sql)
+        if _COMPOSED.search(sql):
+            return True
+    return bool(_SESSION.match(sql) or _ANYWHERE.search(sql))
 
 
 def refresh_connections() -> list[Any]:

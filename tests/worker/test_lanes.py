@@ -1,0 +1,459 @@
+"""Lanes: one thread and one connection for each running handler, healthy and clean for the next."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+
+import pytest
+from asgiref.sync import async_to_sync, sync_to_async
+from django.contrib.auth.models import Group
+from django.db import DatabaseError, connection, connections, transaction
+
+from jobqueue import operations
+from jobqueue.models import Job
+from jobqueue.states import State
+from jobqueue.worker import lanes as lanes_module
+from jobqueue.worker import orm
+from jobqueue.worker.lanes import Lane, Lanes
+from tests.children import wait_until
+from tests.worker import jobs
+from tests.worker.running import active, attempts, open_transactions, sql
+
+SESSIONS = (
+    "SELECT pid FROM pg_stat_activity WHERE datname = current_database() "
+    "AND pid <> pg_backend_pid() AND backend_type = 'client backend' "
+    "AND application_name NOT LIKE 'jobqueue %%'"
+)
+
+
+def backend() -> int:
+    return int(jobs.query("SELECT pg_backend_pid()")[0])
+
+
+@pytest.fixture
+def lane(transactional_db):
+    lane = Lane("lane-of-a-test")
+    yield lane
+    lane.close()
+    lane.thread.join(10)
+
+
+def in_lane(lane, function):
+    """Run a handler's body as the worker does: prepared before, tidied after."""
+
+    def run():
+        lane.prepare()
+        ended = lane.run_user_code(function)
+        lane.tidy()
+        return ended
+
+    value, error = lane.submit(run).result(20)
+    if error is not None:
+        raise error
+    return value
+
+
+@pytest.mark.spec("S81", "A14")
+def test_ten_coroutines_use_the_orm_at_the_same_time(work, body):
+    running = work(concurrency=10)
+    together = threading.Barrier(10)
+
+    async def handler():
+        # Breaks unless ten ORM threads stand here at once, each on a connection of its own.
+        await sync_to_async(together.wait)(20)
+        await jobs.aquery("SELECT pg_sleep(0.2)")
+        return await sync_to_async(backend)()
+
+    name = body(handler)
+    waiting = [jobs.aonce.enqueue(name) for _ in range(10)]
+    ended = [running.final(job) for job in waiting]
+    assert {job.state for job in ended} == {State.SUCCEEDED}, [job.last_error for job in ended]
+    assert len({job.result for job in ended}) == 10
+
+
+@pytest.mark.spec("S81")
+def test_ten_plain_handlers_hold_ten_transactions_at_once(work, body):
+    running = work(concurrency=10)
+    together = threading.Barrier(10)
+
+    def handler():
+        with transaction.atomic():
+            number = jobs.query("SELECT txid_current()")[0]
+            together.wait(20)
+        return number
+
+    name = body(handler)
+    waiting = [jobs.once.enqueue(name) for _ in range(10)]
+    assert len({running.final(job).result for job in waiting}) == 10
+
+
+@pytest.mark.spec("S81")
+def test_sessions_stay_within_the_concurrency_and_fall_when_idle(work, body, monkeypatch):
+    running = work(concurrency=4, heartbeat_seconds=0.5)
+    name = body(backend)
+    waiting = [jobs.call.enqueue(name) for _ in range(50)]
+    used = {running.final(job).result for job in waiting}
+    assert len(used) <= 4
+    monkeypatch.setattr(lanes_module, "IDLE_SECONDS", 0.1)
+    running.wait(lambda: not {pid for (pid,) in sql(SESSIONS)} & used)
+
+
+@pytest.mark.spec("S68", "S81")
+def test_no_job_fails_by_a_session_that_was_ended_while_it_was_idle(work, body):
+    running = work(concurrency=4)
+    name = body(backend)
+    for job in [jobs.once.enqueue(name) for _ in range(8)]:
+        running.final(job)
+    running.quiet()
+    sql(SESSIONS.replace("SELECT pid", "SELECT pg_terminate_backend(pid, 5000)"))
+    waiting = [jobs.once.enqueue(name) for _ in range(100)]
+    states = [running.final(job, 60).state for job in waiting]
+    assert states == [State.SUCCEEDED] * 100
+    assert set(Job.objects.values_list("attempts", flat=True)) == {1}
+
+
+@pytest.mark.spec("S81")
+@pytest.mark.parametrize("kind", ["plain", "coroutine"])
+def test_a_cancelled_orm_call_ends_at_once_and_leaves_no_open_transaction(work, body, kind):
+    running = work()
+
+    def write():
+        with transaction.atomic():
+            Group.objects.create(name="half")
+            jobs.query("SELECT pg_sleep(600)")
+
+    async def awrite():
+        await sync_to_async(write)()
+
+    task, handler = (jobs.call, write) if kind == "plain" else (jobs.acall, awrite)
+    job = task.enqueue(body(handler))
+    running.wait(lambda: active("pg_sleep(600)"))
+    operations.cancel(Job.objects.get(pk=job.id))
+    assert running.final(job).state == State.CANCELLED
+    running.wait(lambda: not active("pg_sleep(600)"))
+    assert open_transactions() == []
+    assert not Group.objects.exists()
+    assert running.final(jobs.call.enqueue(body(backend))).state == State.SUCCEEDED
+
+
+@pytest.mark.spec("S85", "S120")
+def test_a_lane_that_is_still_busy_is_neither_reused_nor_waited_for_by_others(work, body, shared):
+    running = work(concurrency=2)
+    threads = []
+
+    def slow():
+        threads.append(threading.get_ident())
+        shared.events["go"].wait(30)
+
+    async def leaves_a_thread():
+        task = asyncio.ensure_future(sync_to_async(slow)())
+        while not threads:
+            await asyncio.sleep(0.01)
+        return task.done()
+
+    first = jobs.acall.enqueue(body(leaves_a_thread))
+    running.wait(lambda: threads)
+    for _ in range(5):
+        other = running.final(jobs.call.enqueue(body(threading.get_ident)))
+        assert other.result not in threads
+    assert Job.objects.get(pk=first.id).state == State.RUNNING
+    assert running.worker.registry.free == 1
+    shared.events["go"].set()
+    assert running.final(first).state == State.SUCCEEDED
+
+
+@pytest.mark.spec("S81")
+def test_bridges_between_sync_and_async_do_not_deadlock_and_keep_the_connection(work, body):
+    running = work(concurrency=10)
+
+    async def inner():
+        return await sync_to_async(backend)()
+
+    def outer():
+        return [backend(), async_to_sync(inner)(), async_to_sync(deeper)()]
+
+    async def deeper():
+        return await sync_to_async(lambda: async_to_sync(inner)())()
+
+    async def afar():
+        return [await sync_to_async(backend)(), await deeper(), await sync_to_async(outer)()]
+
+    plain, coroutine = body(outer), body(afar)
+    waiting = [jobs.once.enqueue(plain) for _ in range(20)]
+    waiting += [jobs.aonce.enqueue(coroutine) for _ in range(20)]
+    for job in waiting:
+        row = running.final(job, 60)
+        assert row.state == State.SUCCEEDED, row.last_error
+        flat = [pid for part in row.result for pid in (part if isinstance(part, list) else [part])]
+        assert len(set(flat)) == 1
+
+
+@pytest.mark.spec("S85")
+def test_ten_plain_jobs_run_side_by_side(work, body):
+    running = work(concurrency=10)
+    together = threading.Barrier(10)
+    name = body(lambda: together.wait(20))
+    waiting = [jobs.once.enqueue(name) for _ in range(10)]
+    assert {running.final(job).state for job in waiting} == {State.SUCCEEDED}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "SET statement_timeout = '1ms'",
+        "  set session search_path = nowhere",
+        "SELECT set_config('search_path', 'nowhere', false)",
+        "SELECT 1; SET search_path = nowhere",
+        "CREATE TEMP TABLE auth_group (id int)",
+        "SELECT pg_advisory_lock(7)",
+        "LISTEN something",
+    ],
+)
+@pytest.mark.spec("S81")
+def test_what_a_handler_leaves_in_its_session_does_not_reach_the_next_one(lane, damage):
+    before = in_lane(lane, backend)
+    in_lane(lane, lambda: jobs.query(damage) and None)
+    assert in_lane(lane, backend) != before
+    assert in_lane(lane, Group.objects.count) == 0
+    assert sql("SELECT pg_try_advisory_lock(7)") == [(True,)]
+    sql("SELECT pg_advisory_unlock(7)")
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    [
+        "SET LOCAL statement_timeout = 1",
+        "UPDATE auth_group SET name = 'set'",
+        "SELECT 'SET x'",
+        "SELECT pg_advisory_xact_lock(1)",
+        "SAVEPOINT s1",
+    ],
+)
+def test_ordinary_statements_keep_the_session(harmless):
+    assert not orm.changes_session(harmless)
+
+
+def _left_open():
+    transaction.set_autocommit(False)
+    Group.objects.create(name="open")
+
+
+def _left_atomic():
+    transaction.atomic().__enter__()
+    Group.objects.create(name="open")
+
+
+def _left_broken():
+    transaction.atomic().__enter__()
+    with pytest.raises(DatabaseError):
+        jobs.query("SELECT nonsense")
+
+
+def _left_closed():
+    transaction.atomic().__enter__()
+    connection.close()
+
+
+@pytest.mark.spec("S81")
+@pytest.mark.parametrize("leave", [_left_open, _left_atomic, _left_broken, _left_closed])
+def test_a_transaction_that_a_handler_left_is_rolled_back_for_the_next_one(lane, leave):
+    in_lane(lane, leave)
+    assert open_transactions() == []
+    assert in_lane(lane, lambda: connection.in_atomic_block) is False
+    in_lane(lane, lambda: Group.objects.create(name="next"))
+    assert list(Group.objects.values_list("name", flat=True)) == ["next"]
+
+
+def test_a_connection_that_was_used_well_is_kept(lane):
+    assert in_lane(lane, backend) == in_lane(lane, backend)
+
+
+def test_a_connection_is_not_kept_past_its_largest_age(lane, settings):
+    config = connections["default"].settings_dict
+    before = config["CONN_MAX_AGE"]
+    try:
+        config["CONN_MAX_AGE"] = 0.001
+        first = in_lane(lane, backend)
+        wait_until(lambda: in_lane(lane, backend) != first)
+    finally:
+        config["CONN_MAX_AGE"] = before
+
+
+def test_django_checks_the_health_itself_where_it_was_asked_to(lane, monkeypatch):
+    monkeypatch.setitem(connections["default"].settings_dict, "CONN_HEALTH_CHECKS", True)
+    first = in_lane(lane, backend)
+    assert in_lane(lane, backend) == first
+    sql("SELECT pg_terminate_backend(%s, 5000)", first)
+    assert in_lane(lane, backend) != first
+
+
+def test_debug_does_not_fill_the_log_of_queries(lane, settings):
+    settings.DEBUG = True
+    for _ in range(3):
+        in_lane(lane, lambda: [backend() for _ in range(50)])
+        assert lane.submit(lambda: len(connection.queries_log)).result(5) == 0
+
+
+def test_fresh_connections_are_had_after_a_hangup(transactional_db):
+    lanes = Lanes()
+    idle, busy = lanes.take(), lanes.take()
+    first, second = in_lane(idle, backend), in_lane(busy, backend)
+    lanes.give_back(idle)
+    lanes.renew()
+    assert in_lane(lanes.take(), backend) != first
+    in_lane(busy, lambda: None)  # its handler ends
+    assert in_lane(busy, backend) != second
+    for lane in (idle, busy):
+        lane.close()
+        lane.thread.join(10)
+
+
+@pytest.mark.spec("S73", "A23")
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit, StopIteration])
+def test_a_lane_survives_whatever_its_calls_raise(lane, kind):
+    def call():
+        raise kind
+
+    with pytest.raises(RuntimeError if kind is StopIteration else kind):
+        lane.submit(call).result(5)
+    assert lane.submit(lambda: 1).result(5) == 1
+
+
+class Interrupt(BaseException):
+    pass
+
+
+def _spin(until):
+    while not until.is_set():
+        pass
+
+
+@pytest.mark.spec("S60", "S73")
+def test_an_interrupt_never_leaves_the_handlers_code(lane, request):
+    """Raced at the handler's very end, thousands of times: it lands in the handler or nowhere."""
+    rounds = 30_000 if request.config.getoption("--long") else 3_000
+    landed, missed = 0, 0
+    for number in range(rounds):
+
+        def body(number=number):
+            for _ in range(400 * (number % 20)):
+                pass
+            return number
+
+        lane._interrupted_at = 0.0
+        ended = lane.submit(lane.run_user_code, body)
+        while not ended.done():
+            lane.interrupt(Interrupt)
+        value, error = ended.result(5)
+        assert isinstance(error, Interrupt) if error else value == number
+        landed, missed = landed + (error is not None), missed + (error is None)
+        assert lane.submit(lambda: "quiet").result(5) == "quiet"
+    assert landed
+    assert missed
+
+
+@pytest.mark.spec("S71")
+def test_an_interrupt_behind_the_last_line_does_not_take_the_result(lane):
+    """As if it had been set while the handler returned: it lands in the lane's own code."""
+    shut, landed = lane.shut_interrupts, []
+
+    def late():
+        if not landed:
+            landed.append(True)
+            lanes_module._set_async_exception(lane.thread.ident, Interrupt)
+        shut()
+
+    lane.shut_interrupts = late
+    assert lane.submit(lane.run_user_code, lambda: "reached").result(5) == ("reached", None)
+    assert landed
+    assert lane.submit(lambda: "quiet").result(5) == "quiet"
+
+
+@pytest.fixture(autouse=True)
+def _restless(request):
+    """Let threads take turns far more often than usual, where a test races them."""
+    before = sys.getswitchinterval()
+    if "never_leaves" in request.node.name:
+        sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_an_interrupt_is_refused_when_no_user_code_runs(lane):
+    assert lane.interrupt(Interrupt) is False
+    done, begun = threading.Event(), threading.Event()
+
+    def body():
+        begun.set()
+        _spin(done)
+
+    ended = lane.submit(lane.run_user_code, body)
+    assert begun.wait(10)
+    assert lane.interrupt(Interrupt) is True
+    assert lane.interrupt(Interrupt) is False  # one at a time
+    assert isinstance(ended.result(10)[1], Interrupt)
+    assert lane.interrupt(Interrupt) is False
+
+
+def test_a_driver_lock_held_at_an_interrupt_is_not_handed_to_the_next_handler(lane):
+    """The interrupt may have landed inside the driver: the connection is not used again."""
+    begun, done = threading.Event(), threading.Event()
+
+    def body():
+        begun.set()
+        backend()
+        _spin(done)
+
+    def run():
+        lane.prepare()
+        ended = lane.run_user_code(body)
+        lane.tidy()
+        return ended
+
+    before = in_lane(lane, backend)
+    ended = lane.submit(run)
+    assert begun.wait(10)
+    wait_until(lambda: lane.interrupt(Interrupt))
+    assert isinstance(ended.result(10)[1], Interrupt)
+    assert in_lane(lane, backend) != before
+
+
+def test_a_query_cancel_never_hits_the_next_call(lane):
+    def sleep():
+        lane.prepare()
+        jobs.query("SELECT pg_sleep(30)")
+
+    first = lane.submit(sleep)
+    cancel = wait_until(lane.queries)
+    cancel()
+    with pytest.raises(DatabaseError):
+        first.result(20)
+    second = lane.submit(lambda: jobs.query("SELECT pg_sleep(0.3), 5")[1])
+    wait_until(lane.queries)
+    cancel()  # late: it was meant for the first
+    assert second.result(20) == 5
+
+
+def test_a_worker_leaves_no_thread_and_no_session_behind(work, body):
+    running = work()
+    for job in [jobs.call.enqueue(body(backend)) for _ in range(8)]:
+        running.final(job)
+    assert running.own_threads()
+    assert running.stop() == 0
+    assert running.own_threads() == []
+    wait_until(lambda: sql(SESSIONS) == [])
+
+
+def test_a_slow_lane_does_not_hold_up_the_loop(work, body, shared):
+    running = work(concurrency=2)
+    slow = jobs.call.enqueue(body(lambda: shared.events["go"].wait(30) and None))
+    running.state(slow, State.RUNNING)
+    began = time.monotonic()
+    assert running.final(jobs.aadd.enqueue(1, 2)).result == 3
+    assert time.monotonic() - began < 25
+    shared.events["go"].set()
+    running.final(slow)
+    assert [a.outcome for a in attempts(slow)] == ["SUCCEEDED"]
