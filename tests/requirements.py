@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 FILE = Path(__file__).with_suffix(".toml")
+CASE = re.compile(r"D\d{1,3}")  # a single case of bad input or bad weather; has no line here
 WORST = ("failed", "error", "skipped", "passed", "not run")
 
 
@@ -49,7 +50,7 @@ class Table:
         for item in items:
             for mark in item.iter_markers("spec"):
                 for id in mark.args:
-                    if id not in self.known:
+                    if id not in self.known and not CASE.fullmatch(id):
                         raise pytest.UsageError(f"{item.nodeid}: no requirement {id!r}")
                     self.tests[id].append(item.nodeid)
 
