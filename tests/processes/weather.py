@@ -75,7 +75,7 @@ class Sky:
         return int(
             self.do(
                 "SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity "
-                "WHERE datname = current_database() AND usename = %s AND application_name LIKE %s",
+                "WHERE usename = %s AND application_name LIKE %s",
                 ROLE,
                 purpose,
             )
