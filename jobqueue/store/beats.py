@@ -23,6 +23,7 @@ class Beat:
     registered: bool
     leader: UUID | None
     leader_vacant: bool
+    overdue: bool  # a scheduled job should have become ready by now
     silent: bool  # a worker on this machine has missed its beat: see Neighbours.look
     paused: tuple[str, ...]
 
@@ -76,6 +77,11 @@ SELECT
         WHERE w.id <> me.id AND w.died_at IS NULL AND w.phase <> 'STOPPED'
           AND w.last_seen_at <= now() - %(silence)s * interval '1 second'
     ) AS silent,
+    EXISTS (
+        SELECT FROM jobqueue_job
+        WHERE state = 'SCHEDULED' AND run_at <= now() - interval '1 second'
+          AND (hold_until IS NULL OR hold_until <= now())
+    ) AS overdue,
     ARRAY(SELECT name FROM jobqueue_queue WHERE paused_at IS NOT NULL) AS paused,
     CASE WHEN %(proof)s::text <> '' THEN pg_notify(%(channel)s, %(proof)s) END
 """
@@ -126,7 +132,7 @@ async def beat(
     )
     row = await cursor.fetchone()
     assert row is not None  # noqa: S101  (a SELECT without FROM)
-    renewed, mine, cancelled, died_at, registered, leader, silent, paused, _ = row
+    renewed, mine, cancelled, died_at, registered, leader, silent, overdue, paused, _ = row
     return Beat(
         renewed=frozenset(renewed),
         busy=frozenset(mine) - frozenset(renewed),
@@ -136,5 +142,6 @@ async def beat(
         leader=leader,
         leader_vacant=leader is None,
         silent=silent,
+        overdue=overdue,
         paused=tuple(paused),
     )

@@ -49,6 +49,7 @@ class Claimer:
         self.session, self.worker, self.settings = session, worker, settings
         self.registry, self.executor, self.patience = registry, executor, patience
         self.is_told: Callable[[], bool] = lambda: True  # whether notifications arrive
+        self.is_overdue: Callable[[], bool] = lambda: True  # whether scheduled jobs are due
         self.turns = Turns(queues)
         self._wake = asyncio.Event()
         self._stopped = asyncio.Event()
@@ -61,6 +62,11 @@ class Claimer:
         """Jobs of this queue (None: of any) may be ready."""
         if self.turns.heat(queue):
             self._wake.set()
+
+    def poll(self) -> None:
+        """Look everywhere at once: scheduled jobs should have become ready by now."""
+        self._polled_at = float("-inf")
+        self._wake.set()
 
     def stop(self) -> None:
         """No further claim is sent; the round in flight is handed back unstarted."""
@@ -132,7 +138,8 @@ class Claimer:
         a leader. Each wait is jittered anew, or an idle fleet asks in phase."""
         if self._poll_in() > 0:
             return
-        await self.session.call(promotion.promote, CALL_SECONDS, PROMOTE_LIMIT)
+        if self.is_overdue():
+            await self.session.call(promotion.promote, CALL_SECONDS, PROMOTE_LIMIT)
         self._polled_at, self._jitter = _now(), random.uniform(0.8, 1.2)  # noqa: S311
         self.turns.heat(None)
 

@@ -99,6 +99,8 @@ class Crew:
         """Who is told what is heard."""
         self.news.on_ready = self.claimer.wake
         self.news.on_beat = self.heart.now
+        self.heart.on_overdue = self.claimer.poll
+        self.claimer.is_overdue = lambda: self.heart.overdue
         listener = self.listener
         if listener is not None:
             self.claimer.is_told = lambda: listener.is_proven

@@ -52,6 +52,8 @@ class Heartbeat:
         self.neighbours = Neighbours(session, identity.id, settings)
         self.notes: deque[events.Note] = deque(maxlen=NOTES_KEPT)  # written behind a good beat
         self.good_at = time.monotonic()
+        self.overdue = True  # scheduled jobs wait that no leader has promoted
+        self.on_overdue: Callable[[], None] = lambda: None
         self._silent = False
         self._hint = asyncio.Event()
 
@@ -134,6 +136,9 @@ class Heartbeat:
             held_one = self.registry.get(token)
             if held_one is not None:
                 self.executor.stop(held_one, Stop.CANCEL)
+        self.overdue = answer.overdue
+        if answer.overdue:
+            self.on_overdue()
         if self.leader is not None:
             self.leader.vacant() if answer.leader_vacant else self.leader.occupied()
 

@@ -6,7 +6,6 @@ import json
 import logging
 from collections.abc import Iterator
 from concurrent.futures import Future
-from copy import copy
 from typing import Any
 
 import structlog
@@ -83,14 +82,14 @@ class Receivers:
         failed = status == TaskResultStatus.FAILED
         if not (failed or self._is_heard or _has_own(task_finished)):
             return
-        result = copy(self.result(held))  # who is still to hear of the start sees how it was then
+        result = self.result(held)
         object.__setattr__(result, "status", status)
         object.__setattr__(result, "finished_at", timezone.now())
         if ending.result is not None:
             object.__setattr__(result, "_return_value", json.loads(ending.result))
         if ending.error_class:
             error = TaskError(exception_class_path=ending.error_class, traceback=ending.traceback)
-            object.__setattr__(result, "errors", [error])
+            result.errors.append(error)
         self._send_well(task_finished, result, logging.ERROR if failed else logging.INFO)
 
     def _send_well(self, signal: Signal, result: TaskResult[..., Any], level: int) -> None:
