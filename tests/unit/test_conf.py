@@ -73,7 +73,7 @@ BAD = {
     "RESULT_MAX_BYTES": [0, "1MB"],
     "PROGRESS_MAX_BYTES": [0, 2**30],
     "REDACT": [None, "password", [1], [""]],
-    "PROBE_ADDRESS": ["here", "9000", ":9000", "host:", "host:65536", "host:²", 9000],
+    "PROBE_ADDRESS": ["here", "host:", "host:65536", "host:²", 9000],
 }
 
 
