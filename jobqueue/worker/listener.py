@@ -23,6 +23,12 @@ SILENT = "polling: notifications do not arrive (is there a pooler in between?)"
 log = structlog.get_logger("jobqueue")
 
 
+# A listening session is idle by its nature. (PostgreSQL 13 does not know the setting.)
+STAY = """
+SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'idle_session_timeout'
+"""
+
+
 class Listener:
     """Hears what other processes tell. While it cannot, the worker polls and says so.
 
@@ -48,6 +54,7 @@ class Listener:
         return self.state == NOTIFIED
 
     async def _listen(self, connection: AsyncConnection[Any]) -> None:
+        await connection.execute(STAY)
         for channel in (CHANNEL, self.channel):
             await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
 
