@@ -54,9 +54,12 @@ class Recorder:
         ending = outcomes.returned(held, value, self.settings)
         if ending.final:
             raise BadResult(ending)
+        connection: Any = connections[self.settings.database]
+        if connection.closed_in_transaction:
+            raise DatabaseError("the handler has closed the connection of its own transaction")
         held.recording = ending
         patience = time.monotonic() + self.settings.lease_seconds
-        with connections[self.settings.database].cursor() as cursor:
+        with connection.cursor() as cursor:
             while True:
                 cursor.execute(FINISH, finish_parameters(self.worker, [ending]))
                 written = Written(*cursor.fetchone())

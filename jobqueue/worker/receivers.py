@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from concurrent.futures import Future
-from copy import copy
 from typing import Any
 
 import structlog
@@ -67,13 +66,12 @@ class Receivers:
         """The final state is confirmed; nothing is sent for any other."""
         if State(state) not in FINAL:
             return
-        result = copy(result)  # who is still to hear of the start sees how it was then
         object.__setattr__(result, "status", STATUS[State(state)])
         object.__setattr__(result, "finished_at", timezone.now())
         object.__setattr__(result, "_return_value", value)
         if ending.error_class:
             error = TaskError(exception_class_path=ending.error_class, traceback=ending.traceback)
-            object.__setattr__(result, "errors", [error])
+            result.errors.append(error)
         failed = result.status == TaskResultStatus.FAILED
         self._send_well(task_finished, result, logging.ERROR if failed else logging.INFO)
 

@@ -145,7 +145,7 @@ def test_the_documented_rights_are_enough_to_enqueue_and_to_run(database: str, r
     assert states == [("SUCCEEDED",)]
 
 
-@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("table", ["job", "minute"])
 def test_a_missing_right_is_one_line_that_names_it(database: str, runner: str, table: str) -> None:
     with psycopg.connect(url_of(database), autocommit=True) as owner:
         owner.execute(

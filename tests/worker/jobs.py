@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
-import time
 from collections import defaultdict
 from types import SimpleNamespace
 from typing import Any
 
-from asgiref.sync import async_to_sync, sync_to_async
-from django.db import connection, transaction
+from asgiref.sync import sync_to_async
+from django.db import connection
 from django.tasks import task
 
-from jobqueue.models import Job, Queue
+from jobqueue.exceptions import PermanentError, RetryLater, Snooze
 
 
 class Shared(SimpleNamespace):
@@ -93,12 +91,4 @@ async def aadd(left: int, right: int) -> int:
     return left + right
 
 
-__all__ = [
-    "Job",
-    "Queue",
-    "async_to_sync",
-    "asyncio",
-    "shared",
-    "time",
-    "transaction",
-]
+__all__ = ["PermanentError", "RetryLater", "Snooze"]

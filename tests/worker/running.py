@@ -12,8 +12,10 @@ from django.db import connections
 
 from jobqueue.conf import Settings
 from jobqueue.models import Attempt, Job
-from jobqueue.states import FINAL, State
-from jobqueue.worker.worker import Orders, Worker
+from jobqueue.states import FINAL, Phase, State
+from jobqueue.worker.executor import Executor
+from jobqueue.worker.orders import Orders
+from jobqueue.worker.worker import Worker
 from tests.children import wait_until
 
 STOP_SECONDS = 20
@@ -44,11 +46,19 @@ class Running:
             self.error = error
 
     def __enter__(self) -> Running:
-        self.lanes_before = set(threading.enumerate())
+        self.threads_before = set(threading.enumerate())
         self.thread.start()
-        self.wait(lambda: self.error or getattr(self.worker, "intake", None))
-        assert self.error is None, self.error
+        try:
+            self.wait(lambda: self.error or self._phase() == Phase.RUNNING)
+            assert self.error is None, self.error
+        except BaseException:
+            self.stop()
+            raise
         return self
+
+    def _phase(self) -> Phase | None:
+        shutdown = getattr(self.worker, "shutdown", None)
+        return shutdown.phase if shutdown is not None else None
 
     def __exit__(
         self,
@@ -71,7 +81,7 @@ class Running:
 
     def own_threads(self) -> list[threading.Thread]:
         """The threads of lanes, which end by themselves once they are closed."""
-        new = set(threading.enumerate()) - self.lanes_before
+        new = set(threading.enumerate()) - self.threads_before
         return [thread for thread in new if thread.name.startswith(("lane-", "signals"))]
 
     def on_loop(self, call: Callable[..., Any], *args: Any) -> Any:
@@ -80,7 +90,13 @@ class Running:
         async def made() -> Any:
             return call(*args)
 
-        return asyncio.run_coroutine_threadsafe(made(), self.worker.loop).result(10)
+        loop = self.worker.watchdog.loop
+        assert loop is not None
+        return asyncio.run_coroutine_threadsafe(made(), loop).result(10)
+
+    @property
+    def executor(self) -> Executor:
+        return self.worker.crew.executor
 
     def wait(self, fact: Callable[[], Any], seconds: float = 30) -> Any:
         """Poll until the fact is true; a worker that has ended is one that failed."""

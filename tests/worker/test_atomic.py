@@ -1,0 +1,376 @@
+"""Atomic handlers: their writes, what they enqueue and their success are one commit, or nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from datetime import timedelta
+
+import psycopg
+import pytest
+from django.contrib.auth.models import Group
+from django.db import DatabaseError, connection, connections, transaction
+from django.tasks.exceptions import InvalidTask
+from django.utils import timezone
+
+from jobqueue import operations
+from jobqueue.models import Attempt, Job
+from jobqueue.states import Reason, State
+from jobqueue.worker import outcomes
+from jobqueue.worker.held import Fate
+from tests.worker import jobs
+from tests.worker.running import active, attempts, open_transactions, sql
+
+FAR = timezone.now() + timedelta(days=1)
+
+
+def write(name="effect"):
+    Group.objects.create(name=name)
+
+
+def effects():
+    return sorted(Group.objects.values_list("name", flat=True))
+
+
+@pytest.fixture
+def other(parameters):
+    """A session of somebody else."""
+    with psycopg.connect(**parameters) as other:
+        yield other
+
+
+@pytest.mark.spec("S80")
+def test_writes_children_and_success_commit_together(work, body, shared):
+    running = work()
+    states = []
+
+    def handler():
+        write()
+        child = jobs.add.enqueue(1, 2)
+        shared.events["written"].set()
+        shared.events["go"].wait(20)
+        return child.id
+
+    job = jobs.atomically.enqueue(body(handler))
+    assert shared.events["written"].wait(20)
+    states.append((effects(), Job.objects.count(), Job.objects.get(pk=job.id).state))
+    shared.events["go"].set()
+    row = running.final(job)
+    assert states == [([], 1, State.RUNNING)]
+    assert (row.state, effects()) == (State.SUCCEEDED, ["effect"])
+    assert [a.outcome for a in attempts(job)] == ["SUCCEEDED"]
+    child = running.final(int(row.result))
+    assert (child.result, child.parent) == (3, row.pk)
+    running.quiet()
+    assert running.worker.registry.counts[Fate.COMPLETED] == 2
+
+
+@pytest.mark.spec("S80", "S81")
+def test_a_failure_rolls_back_writes_and_children(work, body):
+    running = work()
+
+    def handler():
+        write()
+        jobs.add.enqueue(1, 2)
+        raise ValueError("no")
+
+    row = running.final(jobs.atomically.using(max_attempts=1).enqueue(body(handler)))
+    assert (row.state, effects(), Job.objects.count()) == (State.DEAD, [], 1)
+    assert "ValueError: no" in row.last_error
+
+
+@pytest.mark.spec("S80", "S67", "A13")
+def test_a_lost_lease_rolls_everything_back(work, body, shared):
+    running = work()
+
+    def handler():
+        write()
+        jobs.add.enqueue(1, 2)
+        shared.events["written"].set()
+        shared.events["go"].wait(20)
+
+    job = jobs.atomically.enqueue(body(handler))
+    assert shared.events["written"].wait(20)
+    # What a leader's reclaim leaves: the row waits, the history says LOST.
+    token, worker = sql("SELECT lease_token, worker FROM jobqueue_job WHERE id = %s", job.id)[0]
+    sql(
+        "UPDATE jobqueue_job SET state = 'SCHEDULED', run_at = now() + '1 hour', worker = NULL, "
+        "lease_token = NULL, lease_expires_at = NULL, claimed_at = NULL, attempts = 1, "
+        "failures = 1 WHERE id = %s",
+        job.id,
+    )
+    Attempt.objects.create(
+        token=token,
+        job_id=job.id,
+        number=1,
+        worker=worker,
+        outcome="LOST",
+        started_at=Job.objects.get(pk=job.id).enqueued_at,
+        finished_at=Job.objects.get(pk=job.id).enqueued_at,
+        recorded_by="leader",
+    )
+    shared.events["go"].set()
+    attempt = running.wait(lambda: Attempt.objects.filter(late_outcome="SUCCEEDED").first())
+    assert attempt.outcome == "LOST"
+    assert (effects(), Job.objects.count()) == ([], 1)
+    assert Job.objects.get(pk=job.id).state == State.SCHEDULED
+    running.wait(lambda: len(running.worker.registry) == 0)
+    assert running.worker.registry.counts[Fate.UNRECORDED] == 1
+
+
+@pytest.mark.spec("S80", "S123", "D118")
+def test_a_row_that_somebody_holds_is_waited_for(work, body, shared, other):
+    running = work()
+
+    def handler():
+        write()
+        shared.events["written"].set()
+        shared.events["go"].wait(20)
+
+    job = jobs.atomically.enqueue(body(handler))
+    assert shared.events["written"].wait(20)
+    other.execute("SELECT 1 FROM jobqueue_job WHERE id = %s FOR UPDATE", [int(job.id)])
+    shared.events["go"].set()
+    held = running.held(job)
+    running.wait(lambda: held.recording is not None)
+    assert running.final(jobs.add.enqueue(1, 2)).result == 3  # it holds up nobody
+    assert Job.objects.get(pk=job.id).state == State.RUNNING
+    other.rollback()
+    assert running.final(job).state == State.SUCCEEDED
+    assert effects() == ["effect"]
+
+
+@pytest.mark.spec("S80", "S122")
+def test_a_shutdown_does_not_wait_for_a_row_that_somebody_holds(work, body, shared, other):
+    running = work(drain_seconds=0.0)
+
+    def handler():
+        write()
+        shared.events["written"].set()
+        shared.events["go"].wait(20)
+
+    job = jobs.atomically.enqueue(body(handler))
+    assert shared.events["written"].wait(20)
+    other.execute("SELECT 1 FROM jobqueue_job WHERE id = %s FOR UPDATE", [int(job.id)])
+    held = running.held(job)
+    shared.events["go"].set()
+    running.wait(lambda: held.recording is not None)
+    running.on_loop(running.worker.shutdown.request, "signal")
+    running.wait(lambda: held.ended)
+    other.rollback()
+    assert running.stop() == 0
+    row = Job.objects.get(pk=job.id)
+    assert (row.state, row.failures, effects()) == (State.READY, 0, [])
+
+
+class CutAtCommit:
+    """Ends the session of an atomic handler around its COMMIT, as a dying network would."""
+
+    def __init__(self, monkeypatch, *, before):
+        self.cuts = 0
+        wrapper = type(connections["default"])
+        commit = wrapper._commit
+
+        def cut(this):
+            if this.connection is not None and threading.current_thread().name.startswith("lane-"):
+                self.cuts += 1
+                if self.cuts == 1:
+                    if not before:
+                        commit(this)
+                    this.connection.pgconn.finish()
+                    raise psycopg.OperationalError("consuming input failed: cut")
+            commit(this)
+
+        def _commit(this):
+            if this.connection is not None:
+                with this.wrap_database_errors:
+                    cut(this)
+
+        monkeypatch.setattr(wrapper, "_commit", _commit)
+
+
+@pytest.mark.spec("S69", "S82", "A13")
+def test_a_commit_whose_answer_was_cut_off_but_that_happened_is_a_success(work, body, monkeypatch):
+    running = work()
+    cut = CutAtCommit(monkeypatch, before=False)
+    job = jobs.atomically.enqueue(body(write))
+    row = running.final(job)
+    running.quiet()
+    assert cut.cuts == 1
+    assert (row.state, effects(), row.attempts) == (State.SUCCEEDED, ["effect"], 1)
+    assert [a.outcome for a in attempts(job)] == ["SUCCEEDED"]
+    assert running.worker.registry.counts[Fate.COMPLETED] == 1
+
+
+@pytest.mark.spec("S68", "S82", "A13")
+def test_a_commit_that_was_cut_off_before_it_happened_runs_again_uncounted(work, body, monkeypatch):
+    running = work()
+    cut = CutAtCommit(monkeypatch, before=True)
+    job = jobs.atomically.enqueue(body(write))
+    row = running.final(job)
+    assert cut.cuts == 2
+    assert (row.state, effects(), row.failures) == (State.SUCCEEDED, ["effect"], 0)
+    assert [a.outcome for a in attempts(job)] == ["INTERRUPTED", "SUCCEEDED"]
+
+
+@pytest.mark.spec("S82", "S87")
+def test_a_hook_that_fails_behind_the_commit_takes_nothing_back(work, body):
+    running = work()
+
+    def handler():
+        write()
+        transaction.on_commit(lambda: 1 / 0)
+
+    job = jobs.atomically.enqueue(body(handler))
+    row = running.final(job)
+    running.quiet()
+    assert (row.state, row.last_error, effects()) == (State.SUCCEEDED, "", ["effect"])
+    assert running.worker.registry.counts[Fate.COMPLETED] == 1
+
+
+@pytest.mark.spec("S80")
+def test_a_constraint_that_is_checked_at_the_commit_is_a_counted_failure(work, body):
+    running = work()
+    sql(
+        "CREATE TABLE later (id int UNIQUE DEFERRABLE INITIALLY DEFERRED); "
+        "INSERT INTO later VALUES (1)"
+    )
+    try:
+        handler = body(lambda: write() or jobs.query("INSERT INTO later VALUES (1)"))
+        row = running.final(jobs.atomically.using(max_attempts=2).enqueue(handler))
+        assert (row.state, row.attempts, row.failures) == (State.DEAD, 2, 2)
+        assert "IntegrityError" in row.last_error
+        assert effects() == []
+    finally:
+        sql("DROP TABLE later")
+
+
+@pytest.mark.spec("S80", "S90")
+@pytest.mark.parametrize("value", ["x" * 2_000_000, {1, 2}, "a\0b"])
+def test_a_result_that_cannot_be_stored_rolls_back_and_is_final(work, body, value):
+    running = work()
+    row = running.final(jobs.atomically.enqueue(body(lambda: write() or value)))
+    assert (row.state, row.reason, row.attempts) == (State.DEAD, Reason.BAD_RESULT, 1)
+    assert effects() == []
+
+
+@pytest.mark.spec("S80")
+def test_a_swallowed_database_error_is_a_failure_not_a_success(work, body):
+    running = work()
+
+    def handler():
+        write()
+        with contextlib.suppress(DatabaseError):
+            jobs.query("SELECT nonsense")
+
+    def closes():
+        write()
+        connection.close()
+
+    for function in (handler, closes):
+        row = running.final(jobs.atomically.using(max_attempts=1).enqueue(body(function)))
+        assert (row.state, effects()) == (State.DEAD, [])
+    assert open_transactions() == []
+
+
+@pytest.mark.spec("S80", "S82")
+def test_an_interrupt_rolls_back(work, body, shared):
+    running = work()
+
+    def handler():
+        write()
+        shared.events["written"].set()
+        while True:
+            pass
+
+    job = jobs.atomically.enqueue(body(handler))
+    assert shared.events["written"].wait(20)
+    operations.cancel(Job.objects.get(pk=job.id))
+    assert running.final(job).state == State.CANCELLED
+    assert (effects(), open_transactions()) == ([], [])
+
+
+@pytest.mark.spec("S64", "S82", "A13")
+def test_no_interrupt_lands_between_the_last_line_and_the_commit(work, body, shared, other):
+    """Timed out while its success is on the way: what was reached is committed."""
+    running = work(cancel_seconds=0.2)
+
+    def handler():
+        write()
+        shared.events["written"].set()
+        shared.events["go"].wait(20)
+
+    job = jobs.atomically.enqueue(body(handler))
+    assert shared.events["written"].wait(20)
+    other.execute("SELECT 1 FROM jobqueue_job WHERE id = %s FOR UPDATE", [int(job.id)])
+    held = running.held(job)
+    shared.events["go"].set()
+    running.wait(lambda: held.recording is not None)
+    for why in (outcomes.Stop.TIMEOUT, outcomes.Stop.CANCEL, outcomes.Stop.TIMEOUT):
+        running.on_loop(running.executor.stop, held, why)
+        time.sleep(0.3)
+    other.rollback()
+    assert running.final(job).state == State.SUCCEEDED
+    assert effects() == ["effect"]
+
+
+@pytest.mark.spec("S82")
+def test_interrupts_raced_against_the_commit_leave_effect_and_state_agreed(work, body, request):
+    """The handler ends just when its timeout does."""
+    rounds = 1_000 if request.config.getoption("--long") else 60
+    running = work(concurrency=4)
+
+    def handler(number, seconds):
+        write(str(number))
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            pass
+
+    name = body(handler)
+    once = jobs.atomically.using(max_attempts=1, timeout=0.05)
+    waiting = {n: once.enqueue(name, n, 0.02 + 0.06 * (n % 10) / 10) for n in range(rounds)}
+    states = {number: running.final(job, 120).state for number, job in waiting.items()}
+    assert set(states.values()) <= {State.SUCCEEDED, State.DEAD}
+    assert effects() == sorted(str(n) for n, state in states.items() if state == State.SUCCEEDED)
+    assert open_transactions() == []
+    assert not active("pg_sleep")
+
+
+def test_coroutines_are_refused():
+    with pytest.raises(InvalidTask, match="atomic needs a plain function"):
+        jobs.aadd.using(atomic=True)
+
+
+@pytest.mark.spec("S80")
+def test_a_job_stored_as_atomic_whose_task_became_a_coroutine_does_not_run(work):
+    job = jobs.aadd.using(run_after=FAR).enqueue(1, 2)
+    Job.objects.filter(pk=job.id).update(options={"atomic": True}, state=State.READY)
+    row = work().final(job)
+    assert (row.state, row.reason) == (State.DEAD, Reason.PERMANENT)
+    assert "cannot run atomically" in row.last_error
+
+
+@pytest.mark.spec("S83")
+def test_no_connection_to_begin_with_is_nobodys_failure(work, body, monkeypatch):
+    running = work()
+    monkeypatch.setattr(outcomes, "NO_CONNECTION_SECONDS", 0.1)
+    wrapper, refused = type(connections["default"]), []
+    ensure = wrapper.ensure_connection
+
+    def refuse(this):
+        if threading.current_thread().name.startswith("lane-") and len(refused) < 2:
+            refused.append(this)
+            with this.wrap_database_errors:
+                raise psycopg.OperationalError("sorry, too many clients already")
+        ensure(this)
+
+    monkeypatch.setattr(wrapper, "ensure_connection", refuse)
+    job = jobs.atomically.enqueue(body(write))
+    waiting = running.wait(
+        lambda: Job.objects.filter(pk=job.id, reason=Reason.NO_CONNECTION).first()
+    )
+    assert (waiting.state, waiting.failures, waiting.attempts) == (State.SCHEDULED, 0, 0)
+    assert "too many clients" in waiting.last_error
+    row = running.final(job, 50)
+    assert (row.state, row.attempts, effects()) == (State.SUCCEEDED, 1, ["effect"])
