@@ -12,7 +12,7 @@ from django.db import connections
 from jobqueue import conf
 from jobqueue.models import Attempt, Job, JobEvent, Worker
 from tests.children import wait_until
-from tests.processes import tasks
+from tests.processes import tempers as tasks
 from tests.processes.fleet import (
     SLACK_SECONDS,
     Fleet,

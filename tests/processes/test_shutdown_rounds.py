@@ -8,7 +8,7 @@ import pytest
 
 from jobqueue.models import Attempt, Job
 from tests.children import wait_until
-from tests.processes import tasks
+from tests.processes import tempers as tasks
 from tests.processes.fleet import Fleet, adds_up, states
 
 pytestmark = [pytest.mark.django_db(transaction=True)]

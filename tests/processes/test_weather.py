@@ -284,7 +284,10 @@ async def _wake_is(site, wake):
 
 
 async def _listening(site):
-    listening = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'jobqueue listen'"
+    listening = (
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+        "AND application_name = 'jobqueue listen'"
+    )
     return await site.sky.ask(listening)
 
 

@@ -222,7 +222,10 @@ class Site:
         assert await ask(ATTEMPTS_NOT_COUNTED) == 0
         assert await ask(EFFECTS_WITHOUT_ATTEMPT) == 0
         assert await ask(SUCCESSES_WITHOUT_EFFECT) == 0
-        in_transaction = "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in%'"
+        in_transaction = (
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+            "AND state LIKE 'idle in%'"
+        )
         assert await ask(in_transaction) == 0
 
     async def end(self) -> None:

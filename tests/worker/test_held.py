@@ -61,7 +61,7 @@ async def test_what_was_given_up_or_lost_is_not_renewed():
 async def test_repeated_stops_are_delivered_once_per_patience_and_the_first_reason_stays():
     registry = Registry(1)
     held, heard = hold(registry, trusted_from=0), []
-    held.interrupt = heard.append
+    held.interrupt = lambda why, patience: heard.append(why)
     for moment in (0.0, 0.1, 4.9):
         held.stop(Stop.TIMEOUT, moment, 5.0)
     assert heard == [Stop.TIMEOUT]
@@ -75,7 +75,7 @@ async def test_repeated_stops_are_delivered_once_per_patience_and_the_first_reas
 async def test_a_handler_that_has_ended_is_told_nothing():
     registry = Registry(1)
     held, heard = hold(registry, trusted_from=0), []
-    held.interrupt = heard.append
+    held.interrupt = lambda why, patience: heard.append(why)
     registry.end(held)
     held.stop(Stop.CANCEL, 0.0, 5.0)
     assert (heard, held.told) == ([], None)

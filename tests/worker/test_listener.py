@@ -108,7 +108,10 @@ async def test_after_a_loss_it_listens_again_and_has_what_was_missed_looked_for(
     ear.heard.clear()
     if fault == "terminate":
         end_it = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE "
-        await one(ear.connection, end_it + "application_name = 'jobqueue listen'")
+        await one(
+            ear.connection,
+            end_it + "datname = current_database() AND application_name = 'jobqueue listen'",
+        )
     else:
         getattr(proxy, fault)()
     await until(lambda: ("ready", None) in ear.heard)
@@ -122,7 +125,8 @@ async def test_after_a_loss_it_listens_again_and_has_what_was_missed_looked_for(
 async def test_when_told_to_look_it_listens_already(ear, proxy, connection):
     """Whatever is committed after the look is notified: no gap between the two."""
     listening = (
-        "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'jobqueue listen' "
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+        "AND application_name = 'jobqueue listen' "
         "AND state = 'idle' AND query LIKE 'LISTEN%%'"
     )
     seen = []

@@ -61,7 +61,7 @@ def test_a_worker_that_serves_is_live_and_ready_and_counts(port):
 
 @pytest.mark.spec("S134")
 def test_a_worker_that_stops_is_live_but_not_ready_and_says_why(port, tmp_path, monkeypatch):
-    from tests.processes import tasks
+    from tests.processes import tempers as tasks
 
     monkeypatch.setenv("EFFECTS", str(tmp_path / "effects"))
     go = tmp_path / "go"

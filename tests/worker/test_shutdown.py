@@ -12,7 +12,7 @@ from jobqueue.states import Phase
 from jobqueue.worker.held import Fate, Registry, Stop
 from jobqueue.worker.shutdown import HELD_EXIT_SECONDS, HOLD_SECONDS, Shutdown
 from tests.children import wait_until
-from tests.processes import tasks
+from tests.processes import tempers as tasks
 from tests.waiting import until
 from tests.worker.parts import SHORT, StoppingExecutor, hold, settings, working
 
