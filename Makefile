@@ -1,4 +1,4 @@
-.PHONY: help demo test bench lint format lock clean
+.PHONY: help demo test spec bench lint format lock clean
 
 help:  ## Show these targets
 	@sed -n 's/^\([a-z]*\):.*## */  make \1: /p' Makefile
@@ -13,6 +13,9 @@ test:  ## Run the tests (ARGS="-k name" goes to pytest)
 bench:  ## Measure throughput, latency and idle cost beside the bare driver
 	@scripts/setup
 	@.venv/bin/python -m benchmarks.quick $(ARGS)
+
+spec:  ## Run the tests and print which test shows which requirement
+	@scripts/test --spec $(ARGS)
 
 lint:  ## Check format, lint, types, import contracts and migrations
 	@scripts/lint

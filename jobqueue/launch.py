@@ -128,9 +128,8 @@ def check(options: Options) -> Settings:
         ("--probe", "PROBE_ADDRESS", options.probe),
     ):
         if value is not None and (wish := conf.wish(key, value)):
-            raise BadArgumentsError(
-                f"{name}: {value!r} will not do: write {wish.removeprefix('None or ')}."
-            )
+            wish = wish.removeprefix("None, ").removeprefix("None or ")
+            raise BadArgumentsError(f"{name}: {value!r} will not do: write {wish}.")
     _check_tasks()
     _refuse_unknown_queues(given)
     settings = conf.settings()

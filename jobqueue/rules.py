@@ -46,9 +46,10 @@ def redact(value: Any) -> str | None:
 
 
 def address(value: Any) -> str | None:
-    """Where a probe may listen; without a host on the loopback only."""
+    """Where a probe listens; a port alone means the loopback."""
     if value is None:
         return None
-    port = value.rpartition(":")[2] if isinstance(value, str) else ""
+    host, colon, port = value.rpartition(":") if isinstance(value, str) else ("", ":", "")
     good = port.isascii() and port.isdigit() and len(port) < 6 and int(port) <= 65535
-    return None if good else 'None, an address such as "127.0.0.1:9000", or "9000"'
+    good = good and bool(host or not colon)
+    return None if good else 'None, an address such as "127.0.0.1:9000", or a port such as "9000"'

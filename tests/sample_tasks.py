@@ -11,3 +11,8 @@ def send(number: int = 0, *, text: str = "") -> int:
 @task(queue_name="mail", priority=5)
 async def post(address: str) -> str:
     return address
+
+
+@task
+def fail() -> None:
+    raise RuntimeError("as it should")

@@ -27,7 +27,8 @@ class Beat:
     paused: tuple[str, ...]
 
 
-# Never waits for a row lock: a row that an operator's session holds must not delay its neighbours.
+# Never waits for a row lock, not even of the worker's own row: what an operator's session holds
+# must not delay the neighbours.
 # The lease columns stand in no index, so a renewal is a heap-only update.
 BEAT = """
 WITH told AS (
@@ -55,15 +56,14 @@ WITH told AS (
 ), seen AS (
     UPDATE jobqueue_worker SET
         last_seen_at = clock_timestamp(), phase = %(phase)s, wake = %(wake)s
-    WHERE id = %(worker)s
-    RETURNING died_at
+    WHERE id = (SELECT id FROM jobqueue_worker WHERE id = %(worker)s FOR NO KEY UPDATE SKIP LOCKED)
 )
 SELECT
     ARRAY(SELECT lease_token FROM renewed) AS renewed,
     ARRAY(SELECT lease_token FROM mine) AS mine,
     ARRAY(SELECT lease_token FROM mine WHERE cancelled) AS cancelled,
-    (SELECT died_at FROM seen) AS died_at,
-    EXISTS (SELECT FROM seen) AS registered,
+    (SELECT died_at FROM jobqueue_worker WHERE id = %(worker)s) AS died_at,
+    EXISTS (SELECT FROM jobqueue_worker WHERE id = %(worker)s) AS registered,
     (SELECT holder FROM jobqueue_leaderlease
         WHERE name = 'maintenance' AND expires_at > clock_timestamp()
           AND NOT EXISTS (SELECT FROM jobqueue_worker w

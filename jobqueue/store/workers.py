@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import UUID
 
-from psycopg import AsyncConnection
+from psycopg import AsyncConnection, errors
 from psycopg.rows import tuple_row
 
 Connection = AsyncConnection[Any]
@@ -70,16 +70,58 @@ async def report(
     )
 
 
-TABLES = """
-SELECT count(*) FROM pg_class WHERE relkind = 'r' AND pg_table_is_visible(oid)
-AND relname IN ('jobqueue_job', 'jobqueue_attempt', 'jobqueue_leaderlease', 'jobqueue_worker',
-    'jobqueue_queue', 'jobqueue_schedule', 'jobqueue_jobevent')
+TABLES = (
+    "jobqueue_attempt",
+    "jobqueue_job",
+    "jobqueue_jobevent",
+    "jobqueue_leaderlease",
+    "jobqueue_minute",
+    "jobqueue_queue",
+    "jobqueue_schedule",
+    "jobqueue_scheduletick",
+    "jobqueue_worker",
+)
+
+# A table that is not there has no rights.
+RIGHTS = """
+SELECT t.name, to_regclass(t.name) IS NOT NULL,
+    ARRAY(
+        SELECT r FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) r
+        WHERE NOT has_table_privilege(to_regclass(t.name), r)
+    )
+FROM unnest(%(tables)s::text[]) AS t(name)
+ORDER BY t.name
+"""
+MIGRATED = """
+SELECT count(*) = 0 OR bool_or(name = %(newest)s) FROM django_migrations WHERE app = 'jobqueue'
 """
 
 
-async def tables_exist(connection: Connection) -> bool:
-    """Whether the migrations have run here."""
+async def obstacle(connection: Connection, newest: str) -> str | None:
+    """Return in one sentence why a worker cannot use this database, or None.
+
+    `newest`: the last migration of this code. Where the tables were made without migrations, or
+    another role may read which ran, their presence has to do.
+    """
     cursor = connection.cursor(row_factory=tuple_row)
-    await cursor.execute(TABLES)
+    await cursor.execute(RIGHTS, {"tables": list(TABLES)})
+    rows = await cursor.fetchall()
+    missing = [name for name, exists, _ in rows if not exists]
+    if len(missing) == len(TABLES):
+        return "The tables of jobqueue are missing in this database: run `manage.py migrate`."
+    if missing or not await _is_migrated(connection, newest):
+        return "The tables of jobqueue are older than this code: run `manage.py migrate`."
+    rights = [f"{', '.join(denied)} on {name}" for name, _, denied in rows if denied]
+    if rights:
+        return f"The database user lacks rights that jobqueue needs: {'; '.join(rights)}."
+    return None
+
+
+async def _is_migrated(connection: Connection, newest: str) -> bool:
+    cursor = connection.cursor(row_factory=tuple_row)
+    try:
+        await cursor.execute(MIGRATED, {"newest": newest})
+    except (errors.UndefinedTable, errors.InsufficientPrivilege):
+        return True
     row = await cursor.fetchone()
-    return row is not None and row[0] == 7
+    return row is not None and bool(row[0])

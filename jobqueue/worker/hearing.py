@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)
 IGNORED = (signal.SIGUSR1,)
 _former: dict[int, Any] = {}  # what stood there before, while signals are heard here
+_forking = threading.local()
 
 
 @contextlib.contextmanager
@@ -39,13 +41,26 @@ def _put_back() -> None:
         signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
-def _in_forked_child() -> None:
-    """What a handler forks shares the descriptor: a signal that ends such a child (a pool closing
-    down) must neither stop its parent nor be swallowed."""
+# What a handler forks shares the descriptor: a signal that ends such a child (a pool closing down)
+# must neither stop its parent nor be swallowed. Until the child hears for itself, it hears nothing.
+
+
+def _before_fork() -> None:
+    if _former:
+        _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
+
+
+def _in_parent() -> None:
+    if (mask := _forking.__dict__.pop("mask", None)) is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _in_child() -> None:
     if _former:
         with contextlib.suppress(ValueError):  # not in the main thread after all
             signal.set_wakeup_fd(-1)
             _put_back()
+    _in_parent()
 
 
-os.register_at_fork(after_in_child=_in_forked_child)
+os.register_at_fork(before=_before_fork, after_in_parent=_in_parent, after_in_child=_in_child)

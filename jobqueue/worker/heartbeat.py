@@ -115,9 +115,7 @@ class Heartbeat:
             for note in notes:
                 self.notes.remove(note)
         if self._silent:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(next_beat):
-                    await self.neighbours.look()
+            await self.neighbours.look(next_beat - asyncio.get_running_loop().time())
 
     def _not_ending(self, held: Held, now: float) -> float | None:
         waited = now - held.told_first_at

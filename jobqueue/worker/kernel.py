@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -141,20 +142,25 @@ class Neighbours:
         """How long a worker must have been silent: a beat, and all the time that one may take."""
         return self.settings.heartbeat_seconds + self.settings.beat_budget_seconds
 
-    async def look(self) -> int:
+    async def look(self, seconds: float = 3 * CALL_SECONDS) -> int:
         """Certify what can be certified, tell the others, and return how many."""
         found = []
         silence = self.silence_seconds
-        for row in await self.session.call(deaths.silent, CALL_SECONDS, self.me, silence):
+        end = time.monotonic() + seconds
+        for row in await self.session.call(deaths.silent, _left(end), self.me, silence):
             if certify(row) is not Life.DEAD:
                 continue
-            death = await self.session.call(deaths.certify, CALL_SECONDS, row, silence)
+            death = await self.session.call(deaths.certify, _left(end), row, silence)
             if death is not None:
                 found.append(death)
                 log.warning("worker_died", dead=str(row.id), pid=row.pid, led=death.led)
         if found and self.settings.notify:
-            await self.session.call(promotion.notify, CALL_SECONDS, announcements(found))
+            await self.session.call(promotion.notify, _left(end), announcements(found))
         return len(found)
+
+
+def _left(end: float) -> float:
+    return min(max(end - time.monotonic(), 0.0), CALL_SECONDS)
 
 
 def announcements(found: Sequence[deaths.Death]) -> list[str]:

@@ -17,9 +17,16 @@ from jobqueue.worker.weather import Patience
 CHANNEL = "jobqueue"
 CONNECT_SECONDS = 10.0
 MISSING_PROOFS = 2
+PROOF_SECONDS = 1.0
 NOTIFIED = "notified"
 SILENT = "polling: notifications do not arrive (is there a pooler in between?)"
 log = structlog.get_logger("jobqueue")
+
+
+# A listening session is idle by its nature. (PostgreSQL 13 does not know the setting.)
+STAY = """
+SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'idle_session_timeout'
+"""
 
 
 class Listener:
@@ -37,7 +44,7 @@ class Listener:
         self.news, self.patience = news, patience
         self.state = "polling: not listening yet"
         self._listening = False
-        self._proof = ""
+        self._proof, self._sent_at = "", 0.0
         self._missing = 0
         self._dropped = ""  # why we ourselves have cut the connection
         self._silence = Backoff(1.0, 30.0)
@@ -47,6 +54,7 @@ class Listener:
         return self.state == NOTIFIED
 
     async def _listen(self, connection: AsyncConnection[Any]) -> None:
+        await connection.execute(STAY)
         for channel in (CHANNEL, self.channel):
             await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
 
@@ -54,14 +62,17 @@ class Listener:
         """Return what the coming beat sends to `channel`; empty while nobody would hear it."""
         if not self._listening:
             return ""
+        now = asyncio.get_running_loop().time()
         if self._proof:
+            if now - self._sent_at < PROOF_SECONDS:
+                return ""  # beats can follow each other closely: that one may be on its way
             self._missing += 1
             if self._missing >= MISSING_PROOFS:
                 if not self._silence.failures:
                     log.warning("listener_silent", proofs=self._missing)
                 self._drop(SILENT)
                 return ""
-        self._proof = uuid4().hex
+        self._proof, self._sent_at = uuid4().hex, now
         return self._proof
 
     def reconnect(self) -> None:

@@ -37,7 +37,7 @@ class Services:
 
     def _ended(self, name: str, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
-        if name not in self._expected and not task.cancelled():
+        if name not in self._expected:
             log.critical("service_ended", service=name, exc_info=error)
             self._on_end(name, error)
         elif error is not None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from pkgutil import iter_modules
 
 import psycopg
 import structlog
 
+from jobqueue import migrations
 from jobqueue.conf import Settings
 from jobqueue.store import workers
 from jobqueue.store.connections import Backoff, Session, is_refused, is_weather
@@ -33,10 +35,9 @@ async def first_contact(
     backoff, told = Backoff(0.2, 5.0), False
     while not shutdown.requested.is_set():
         try:
-            if not await session.call(workers.tables_exist, CALL_SECONDS):
-                raise CannotStartError(
-                    "The tables of jobqueue are missing in this database: run `manage.py migrate`."
-                )
+            obstacle = await session.call(workers.obstacle, CALL_SECONDS, _newest_migration())
+            if obstacle is not None:
+                raise CannotStartError(obstacle)
             await session.call(workers.register, CALL_SECONDS, identity)
             return
         except psycopg.Error as error:
@@ -52,12 +53,15 @@ async def first_contact(
                 await shutdown.requested.wait()
 
 
+def _newest_migration() -> str:
+    names = [module.name for module in iter_modules(migrations.__path__)]
+    return max(name for name in names if name[0].isdecimal())
+
+
 def _sentence(error: psycopg.Error) -> str:
     text = " ".join(str(error).split())
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
         return f"The database user lacks a right that jobqueue needs: {text}"
-    if isinstance(error, psycopg.errors.UndefinedColumn | psycopg.errors.UndefinedTable):
-        return f"The tables of jobqueue are older than this code ({text}): run `manage.py migrate`."
     return f"The database cannot be used: {text}"
 
 

@@ -24,7 +24,7 @@ from jobqueue.worker.deadman import DeadMan
 from jobqueue.worker.held import Held, Registry
 
 MOST_LAG_SECONDS = 1.0
-# Signals closer together than this are one: a terminal and a supervisor both pass on a Ctrl-C.
+# A third signal this close behind the one before belongs to the same burst: it loses no work.
 BURST_SECONDS = 0.1
 STOPS = (signal.SIGTERM, signal.SIGINT)
 FORCED = 5
@@ -131,10 +131,9 @@ class Watchdog:
                 self._pass_on(number)
 
     def _counts(self, now: float) -> bool:
-        """Whether this TERM or INT is one more, and not an echo of the last. The third one ends
-        the process here."""
+        """Whether this TERM or INT says something new. The third one ends the process here."""
         echo, self._last_stop = now - self._last_stop < BURST_SECONDS, now
-        if echo:
+        if echo and self._stops >= 2:
             return False
         self._stops += 1
         if self.first_stop_at is None:

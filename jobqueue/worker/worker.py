@@ -28,6 +28,8 @@ from jobqueue.worker.shutdown import CLOSE_SECONDS, LAST_SECONDS, Shutdown
 from jobqueue.worker.start import first_contact, prepare
 from jobqueue.worker.watchdog import FORCED, Watchdog
 
+# For a claim in flight, when the drain has left it no time.
+CLAIM_SECONDS = 0.5
 # For asking what a claim brought whose answer was lost, when the shutdown leaves no more.
 SETTLE_SECONDS = 0.5
 log = structlog.get_logger("jobqueue")
@@ -180,7 +182,7 @@ class Worker:
             await settling
 
     async def _end_intake(self) -> None:
-        await self.services.end("claimer", 0)
+        await self.services.end("claimer", min(CLAIM_SECONDS, self.shutdown.cancel_left))
         seconds = max(self.shutdown.cancel_left, SETTLE_SECONDS)
         await within(seconds, "recover claims", self.crew.claimer.settle())
 

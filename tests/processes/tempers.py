@@ -147,3 +147,19 @@ def sleep_in_database(context, seconds):
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_sleep(%s)", [seconds])
     note(context, "end")
+
+
+@task(takes_context=True)
+def finish_when_stopping(context):
+    note(context, "begin")
+    while not context.is_stopping:
+        time.sleep(0.01)
+    note(context, "end")
+
+
+@task(takes_context=True)
+async def keep_secret(context, password):
+    progress = f"{password} half-way"
+    note(context, "begin")
+    await asyncio.sleep(600)
+    note(context, progress)

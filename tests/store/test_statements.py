@@ -94,3 +94,17 @@ def test_no_statement_is_given_a_moment_by_the_process():
         if name.split(".")[0] != "schedules"  # a tick is a moment of the calendar
     }
     assert not {name: words for name, words in told.items() if words}
+
+
+@pytest.mark.spec("S92", "S201", "A1")
+@pytest.mark.parametrize("module", ["beats", "endings"])
+def test_each_write_of_a_holder_names_id_and_token(module):
+    writes = 0
+    for name, text in STATEMENTS.items():
+        if name.startswith(f"{module}."):
+            for update in re.split(r"(?=UPDATE jobqueue_job |DELETE FROM jobqueue_job )", text)[1:]:
+                condition = update.partition("WHERE")[2].partition("RETURNING")[0]
+                assert "j.id = ANY(%(ids)s" in condition, name
+                assert "j.lease_token =" in condition, name
+                writes += 1
+    assert writes == {"beats": 1, "endings": 2}[module]

@@ -98,7 +98,20 @@ def test_refresh_follows_the_row_to_its_result():
 
 
 @pytest.mark.parametrize(
-    "id", ["", "0", "-1", "abc", "1.0", " 1", "9" * 19, "9" * 5000, "²", str(uuid4()), None]
+    "id",
+    [
+        "",
+        "0",
+        "-1",
+        "abc",
+        "1.0",
+        " 1",
+        "9" * 19,
+        "9" * 5000,
+        "²",
+        "0b3c9e0e-6d5f-4c59-9f5e-1f6f0c1f2a3b",
+        None,
+    ],
 )
 def test_an_id_without_a_job_is_the_documented_error(id):
     with pytest.raises(TaskResultDoesNotExist):

@@ -76,7 +76,7 @@ def test_a_clean_up_is_not_cut_short_by_further_cancels(work, body, shared, time
             await asyncio.sleep(600)
         finally:
             shared.events["cleaning"].set()
-            while not shared.events["go"].is_set():  # noqa: ASYNC110
+            while not shared.events["go"].is_set():
                 await asyncio.sleep(0.01)
             await jobs.aquery("SELECT 1")
             jobs.note("cleaned")
@@ -627,7 +627,7 @@ def test_tasks_left_behind_end_with_their_job_and_hurt_nobody(work, body, shared
     running = work()
 
     async def endless():
-        while True:  # noqa: ASYNC110
+        while True:
             await asyncio.sleep(0.01)
 
     async def fails():
@@ -763,7 +763,7 @@ def test_stacks_name_the_handlers_own_lines(work, body, shared):
 
     async def waits_here():
         shared.events["in"].set()
-        while not shared.events["go"].is_set():  # noqa: ASYNC110
+        while not shared.events["go"].is_set():
             await asyncio.sleep(0.01)
 
     job = jobs.acall.enqueue(body(waits_here))

@@ -150,7 +150,7 @@ def test_a_lane_that_is_still_busy_is_neither_reused_nor_waited_for_by_others(wo
 
     async def leaves_a_thread():
         task = asyncio.ensure_future(sync_to_async(slow)())
-        while not threads:  # noqa: ASYNC110
+        while not threads:
             await asyncio.sleep(0.01)
         return task.done()
 

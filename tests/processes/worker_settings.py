@@ -1,0 +1,8 @@
+"""The example site's settings with JOBQUEUE as the test wants it, from the environment."""
+
+import json
+import os
+
+from project.settings import *  # noqa: F403
+
+JOBQUEUE = json.loads(os.environ.get("JOBQUEUE", "{}"))

@@ -1,0 +1,125 @@
+"""The worker's command line: what it understands, and what it refuses before it starts."""
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+
+from jobqueue.launch import BadArgumentsError, Options, check, launch, parse_queues
+from tests.setup_tasks import OPEN, tasks
+
+
+@pytest.mark.spec("S55")
+@pytest.mark.parametrize(
+    ("text", "queues"),
+    [
+        (None, {"default": 1, "imports": 1, "mail": 1}),
+        ("mail", {"mail": 1}),
+        ("mail:3,default", {"mail": 3, "default": 1}),
+        (" mail , default:2 ", {"mail": 1, "default": 2}),
+        ("Mail_x.y-z:1000", {"Mail_x.y-z": 1000}),
+    ],
+)
+def test_queues_are_names_with_weights_in_order(text, queues):
+    assert list(parse_queues(text).items()) == list(queues.items())
+
+
+@pytest.mark.spec("S55", "S232")
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "'' is not a queue name: write 1 to 63 of the letters"),
+        (",", "'' is not a queue name"),
+        ("mail,", "'' is not a queue name"),
+        ("*", r"'\*' is not a queue name"),
+        ("a b", "'a b' is not a queue name"),
+        ("ä", "'ä' is not a queue name"),
+        ("1st", "'1st' is not a queue name"),
+        ("x'; DROP TABLE y", "is not a queue name"),
+        ("q" * 64, "is not a queue name"),
+        ("a,a", "'a' is named twice: name each queue once"),
+        ("a,b,a:2", "'a' is named twice"),
+        ("a:", "the weight of 'a' is '': write a whole number from 1 to 1000"),
+        ("a:0", "the weight of 'a' is '0'"),
+        ("a:1001", "the weight of 'a' is '1001'"),
+        ("a:-1", "the weight of 'a' is '-1'"),
+        ("a:1.5", "the weight of 'a' is '1.5'"),
+        ("a:²", "the weight of 'a' is '²'"),
+        ("a:1:2", "the weight of 'a' is '1:2'"),
+    ],
+)
+def test_a_list_of_queues_that_is_none_is_refused_with_what_to_write(text, sentence):
+    with pytest.raises(BadArgumentsError, match=f"^--queues: .*{sentence}"):
+        parse_queues(text)
+
+
+@pytest.mark.spec("S55")
+def test_a_queue_that_no_task_can_use_is_refused_with_the_known_ones():
+    with pytest.raises(
+        BadArgumentsError,
+        match="'emails' is in no QUEUES of TASKS, so no job can be in it: "
+        "write some of default, imports, mail",
+    ):
+        check(Options(queues="mail,emails"))
+
+
+def test_any_queue_may_be_served_where_any_may_be_enqueued(settings):
+    settings.TASKS = tasks(OPEN)
+    check(Options(queues="whatever"))
+    assert parse_queues(None) == {"default": 1}
+
+
+@pytest.mark.spec("S232")
+@pytest.mark.parametrize(
+    ("option", "value", "sentence"),
+    [
+        ("concurrency", 0, "--concurrency: 0 will not do: write a whole number from 1 to 10000"),
+        ("concurrency", 10_001, "--concurrency: 10001 will not do"),
+        ("processes", 0, "--processes: 0 is out of range"),
+        ("max_runtime", -1.0, "--max-runtime: -1.0 is out of range"),
+        ("max_runtime", float("nan"), "--max-runtime: nan is out of range"),
+        ("max_runtime", float("inf"), "--max-runtime: inf is out of range"),
+        ("max_jobs", 0, "--max-jobs: 0 is out of range"),
+        ("max_memory", 0, "--max-memory: 0 is out of range"),
+        ("probe", "here", "--probe: 'here' will not do: write an address such"),
+        ("probe", "", "--probe: '' will not do"),
+    ],
+)
+def test_an_option_out_of_range_is_refused_and_ends_with_two(option, value, sentence, capsys):
+    with pytest.raises(BadArgumentsError) as error:
+        check(Options(**{option: value}))
+    assert str(error.value).startswith(sentence)
+    assert launch(Options(**{option: value})) == 2
+    assert capsys.readouterr().err == f"runworker: {error.value}\n"
+
+
+def test_options_replace_their_settings(settings):
+    settings.JOBQUEUE = {"CONCURRENCY": 3}
+    assert check(Options()).concurrency == 3
+    chosen = check(Options(concurrency=7, probe="127.0.0.1:9000"))
+    assert (chosen.concurrency, chosen.probe_address) == (7, "127.0.0.1:9000")
+
+
+@pytest.mark.spec("S232")
+def test_every_fault_of_the_settings_is_a_line_and_ends_with_one(settings, capsys):
+    settings.JOBQUEUE = {"CONCURENCY": 1, "NOTIFY": "yes"}
+    assert launch(Options()) == 1
+    assert capsys.readouterr().err == (
+        "runworker: JOBQUEUE['CONCURENCY']: is not a setting of jobqueue. "
+        "Did you mean 'CONCURRENCY'?\n"
+        "runworker: JOBQUEUE['NOTIFY']: is 'yes'. Write True or False.\n"
+    )
+
+
+@pytest.mark.spec("S232")
+def test_bad_queues_in_the_settings_are_told_as_the_system_checks_do(settings, capsys):
+    settings.TASKS = tasks(["good", "not good"])
+    assert launch(Options()) == 1
+    assert capsys.readouterr().err.startswith(
+        "runworker: TASKS['default']['QUEUES'] holds 'not good', not a queue name. Write "
+    )
+
+
+@pytest.mark.spec("S232")
+def test_a_backend_that_cannot_be_imported_is_one_line(settings):
+    settings.TASKS = {"default": {"BACKEND": "no.such.Backend"}}
+    with pytest.raises(ImproperlyConfigured, match=r"^TASKS: Could not find backend"):
+        check(Options())

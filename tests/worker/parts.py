@@ -1,0 +1,90 @@
+"""Parts of a worker for tests in one process: claims that no database knows, and a whole worker."""
+
+import threading
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from uuid import uuid4
+
+from jobqueue import conf
+from jobqueue.conf import Settings
+from jobqueue.store.claims import Claim
+from jobqueue.worker.held import Held, Registry
+from jobqueue.worker.worker import Orders, Worker
+from tests.children import wait_until
+
+SHORT = Settings(
+    heartbeat_seconds=0.2,
+    lease_seconds=3.0,
+    drain_seconds=2.0,
+    cancel_seconds=0.3,
+    poll_seconds=0.2,
+    leader_lease_seconds=3.0,
+)
+
+
+def claim(**values) -> Claim:
+    now = datetime.now(UTC)
+    facts = {
+        "id": 1,
+        "token": uuid4(),
+        "task": "shop.receipt",
+        "args": [],
+        "kwargs": {},
+        "signature": "",
+        "queue": "default",
+        "backend": "default",
+        "priority": 0,
+        "options": {},
+        "attempts": 0,
+        "failures": 0,
+        "max_attempts": 5,
+        "enqueued_at": now,
+        "started_at": now,
+        "claimed_at": now,
+        "traceparent": "",
+        "cancel_requested": False,
+        "parked_seconds": None,
+    }
+    return Claim(**{**facts, **values})
+
+
+def hold(registry: Registry, *, trusted_from: float, started=True, **values) -> Held:
+    held = registry.add(claim(**values), trusted_from)
+    held.started = started
+    return held
+
+
+class StoppingExecutor:
+    """Notes whom it was asked to stop; tells the handler as the real one does."""
+
+    def __init__(self, now, patience=0.3):
+        self.now, self.patience, self.stopped = now, patience, []
+
+    def stop(self, held, why):
+        self.stopped.append((held.claim.id, str(why)))
+        held.stop(why, self.now(), self.patience)
+
+
+@contextmanager
+def working(settings=SHORT, **orders):
+    """A whole worker in a thread of this process, stopped at the end of the block."""
+    worker = Worker(settings, conf.connection_parameters(), Orders(signals=False, **orders))
+    codes = []
+    thread = threading.Thread(target=lambda: codes.append(worker.run()), name="worker-under-test")
+    thread.start()
+    try:
+        wait_until(
+            lambda: getattr(worker, "shutdown", None) and worker.shutdown.phase != "STARTING"
+        )
+        yield worker
+    finally:
+        if thread.is_alive():
+            worker.watchdog.loop.call_soon_threadsafe(worker.shutdown.request, "test")
+        thread.join(30)
+        worker.code = codes[0] if codes else None
+    assert not thread.is_alive()
+
+
+def settings(**values) -> Settings:
+    return replace(SHORT, **values)

@@ -1,0 +1,386 @@
+"""Rounds, wakes and waits; and what becomes of a round whose answer is lost."""
+
+import asyncio
+import random
+from uuid import uuid4
+
+import pytest
+import pytest_asyncio
+
+from jobqueue.conf import Settings
+from jobqueue.store import claims
+from jobqueue.store.connections import Session
+from jobqueue.worker.claimer import Claimer
+from jobqueue.worker.finisher import Finisher
+from jobqueue.worker.held import Fate, Registry
+from jobqueue.worker.weather import Outages, Patience
+from tests.processes.proxy import Proxy
+from tests.rows import add_job, ahead, job_row, one
+from tests.waiting import until
+from tests.worker.faults import Handlers, Told, end
+
+CALM = Settings(poll_seconds=600.0, concurrency=3)
+
+
+@pytest_asyncio.fixture
+async def proxy(parameters):
+    async with Proxy(parameters["host"], int(parameters.get("port") or 5432)) as proxy:
+        yield proxy
+
+
+class Intake:
+    """A claimer as a service, with a finisher that writes what is handed back."""
+
+    def __init__(self, parameters, proxy, settings):
+        host, port = proxy.address
+        far = {**parameters, "host": host, "port": port}
+        self.registry = Registry(settings.concurrency)
+        self.outages, self.told = Outages(), Told()
+        self.finisher = Finisher(
+            Session(far, "finish"),
+            uuid4(),
+            self.registry,
+            self.told,
+            Patience("finish", self.outages),
+            trust_seconds=30.0,
+        )
+        self.handlers = Handlers(self.registry, self.finisher)
+        self.claimer = Claimer(
+            Session(far, "claim"),
+            uuid4(),
+            {"default": 1, "mail": 1},
+            settings,
+            self.registry,
+            self.handlers,
+            Patience("claim", self.outages),
+        )
+        self.tasks = []
+
+    def run(self):
+        self.tasks = [
+            asyncio.ensure_future(self.claimer.run()),
+            asyncio.ensure_future(self.finisher.run()),
+        ]
+
+    def started(self):
+        return [held.claim.id for held in self.handlers.started]
+
+    def end_all(self):
+        for held in self.registry:
+            self.registry.end(held)
+            self.registry.settle(held, Fate.COMPLETED)
+
+
+@pytest_asyncio.fixture
+async def make(parameters, proxy):
+    made = []
+
+    def make(settings=CALM):
+        made.append(Intake(parameters, proxy, settings))
+        return made[-1]
+
+    yield make
+    for intake in made:
+        for task in intake.tasks:
+            await end(task)
+        await intake.claimer.session.close()
+        await intake.finisher.session.close()
+
+
+async def running(connection):
+    return await one(connection, "SELECT count(*) FROM jobqueue_job WHERE state = 'RUNNING'")
+
+
+@pytest.mark.spec("S37", "S38", "S39", "A2")
+async def test_exactly_the_free_slots_are_claimed(make, connection):
+    for _ in range(8):
+        await add_job(connection)
+    intake = make()
+    intake.run()
+    await until(lambda: len(intake.started()) == 3)
+    intake.claimer.wake("default")
+    assert await running(connection) == len(intake.registry) == 3
+
+
+@pytest.mark.spec("S44", "S46")
+async def test_a_freed_slot_claims_at_once(make, connection):
+    for _ in range(8):
+        await add_job(connection)
+    intake = make(Settings(poll_seconds=600.0, notify=True, concurrency=1))
+    intake.run()
+    for count in range(1, 9):
+        await until(lambda count=count: len(intake.started()) == count)
+        intake.end_all()
+
+
+@pytest.mark.spec("S43")
+async def test_a_wake_during_a_round_causes_another(make, connection, monkeypatch):
+    intake, claim, sent = make(), claims.claim, []
+
+    async def first_is_slow(*args):
+        rows = await claim(*args)
+        if len(sent) < 2:  # one for each queue
+            await add_job(connection)
+            intake.claimer.wake("default")
+        sent.append(args)
+        return rows
+
+    monkeypatch.setattr(claims, "claim", first_is_slow)
+    intake.run()
+    await until(lambda: len(intake.started()) == 2)
+
+
+@pytest.mark.spec("S41")
+async def test_without_any_wake_the_poll_finds_all_and_promotes_what_is_due(make, connection):
+    intake = make(Settings(poll_seconds=0.2, concurrency=5))
+    intake.run()
+    await until(lambda: intake.claimer._polled_at > 0)
+    await add_job(connection, queue="mail")
+    await add_job(connection, state="SCHEDULED", run_at=ahead(0.1))
+    await until(lambda: len(intake.started()) == 2)
+
+
+@pytest.mark.spec("S41", "S46")
+async def test_steady_wakes_do_not_keep_the_poll_away(make, connection):
+    intake = make(Settings(poll_seconds=0.2, concurrency=5))
+    await add_job(connection, state="SCHEDULED", run_at=ahead(0.3))
+    intake.run()
+
+    def found():
+        intake.claimer.wake("default")
+        return intake.started()
+
+    await until(found)
+
+
+async def test_without_proven_notifications_the_worker_polls_each_second(make, connection):
+    intake = make()
+    intake.claimer.is_told = lambda: False
+    intake.run()
+    await until(lambda: intake.claimer._polled_at > 0)
+    await add_job(connection)
+    await until(intake.started, seconds=10)
+
+
+@pytest.mark.spec("S42")
+async def test_each_wait_for_the_poll_is_jittered_anew(make):
+    intake = make(Settings(poll_seconds=0.05))
+    intake.run()
+    seen = set()
+    await until(lambda: seen.add(intake.claimer._jitter) or len(seen) > 5)
+    assert all(jitter == 1.0 or 0.8 <= jitter <= 1.2 for jitter in seen)
+
+
+@pytest.mark.spec("S49", "S50", "S51")
+async def test_a_round_in_flight_at_the_stop_is_handed_back_unstarted(
+    make, connection, monkeypatch
+):
+    jobs = [await add_job(connection) for _ in range(2)]
+    intake, claim = make(), claims.claim
+
+    async def stopped_meanwhile(*args):
+        rows = await claim(*args)
+        intake.claimer.stop()
+        return rows
+
+    monkeypatch.setattr(claims, "claim", stopped_meanwhile)
+    intake.run()
+    await intake.tasks[0]
+    assert not intake.started()
+    await until(lambda: len(intake.told.written_) == 2)
+    for job in jobs:
+        row = await job_row(connection, job)
+        assert (row["state"], row["attempts"], row["started_at"]) == ("READY", 0, None)
+    assert intake.registry.counts[Fate.RETURNED] == 2
+
+
+@pytest.mark.spec("S49")
+async def test_no_claim_is_sent_after_the_stop(make, connection):
+    await add_job(connection)
+    intake = make()
+    intake.claimer.stop()
+    intake.run()
+    await intake.tasks[0]
+    assert await running(connection) == 0
+
+
+@pytest.mark.spec("S52")
+async def test_an_answer_that_comes_too_late_starts_nothing(make, connection, proxy):
+    short = Settings(lease_seconds=0.5, heartbeat_seconds=0.1, cancel_seconds=0.0, concurrency=3)
+    intake = make(short)
+    await intake.claimer.session.open(5)
+    await intake.finisher.session.open(5)
+    job = await add_job(connection, queue="mail")
+    proxy.only, proxy.delay = "claim", (0.6, 0.6)
+    intake.run()
+    await until(lambda: intake.handlers.returned)
+    proxy.heal()
+    assert not intake.started() or intake.started() == [job]
+
+
+@pytest.fixture
+def lose_the_answer(proxy, monkeypatch):
+    """Of the first claim only."""
+    claim, sent = claims.claim, []
+
+    async def lost(*args):
+        if not sent:
+            proxy.only, proxy.swallow_answers = "claim", True
+        sent.append(args)
+        return await claim(*args)
+
+    monkeypatch.setattr(claims, "claim", lost)
+    return sent
+
+
+@pytest.mark.spec("S53", "S101", "A6")
+@pytest.mark.parametrize("fault", ["silence", "cut"])
+async def test_a_round_whose_answer_is_lost_goes_back_uncounted(
+    make, connection, proxy, fault, lose_the_answer, monkeypatch
+):
+    jobs = [await add_job(connection, max_attempts=1) for _ in range(3)]
+    intake = make()
+    if fault == "silence":
+        monkeypatch.setattr("jobqueue.worker.claimer.CALL_SECONDS", 0.5)
+    intake.run()
+    # Committed at the server; the answer never comes.
+    await until(lambda: _is_running(connection, 3))
+    if fault == "cut":
+        proxy.cut()
+    proxy.heal()
+    await until(lambda: len(intake.told.written_) == 3)
+    assert [outcome for _, outcome, _ in intake.told.written_] == [None] * 3
+    # Now they run, each for the first time.
+    intake.claimer.wake()
+    await until(lambda: len(intake.started()) == 3)
+    for job in jobs:
+        row = await job_row(connection, job)
+        assert (row["state"], row["attempts"]) == ("RUNNING", 0)
+    assert {held.token for held in intake.handlers.started}.isdisjoint(
+        held.token for held in intake.handlers.returned
+    )
+
+
+async def _is_running(connection, count):
+    return await running(connection) == count
+
+
+@pytest.mark.spec("S37", "S53")
+async def test_the_statement_of_a_lost_round_is_ended_before_anything_else_is_claimed(
+    make, connection, connect, proxy, monkeypatch
+):
+    """It waits for a lock that a stranger holds: left alone, it would bring its rows later."""
+    job, other = await add_job(connection), await connect()
+    intake = make()
+    await intake.claimer.session.open(5)
+    monkeypatch.setattr("jobqueue.worker.claimer.CALL_SECONDS", 0.5)
+    pid = intake.claimer._backend.pid
+    async with other.transaction():
+        await other.execute("LOCK TABLE jobqueue_queue IN ACCESS EXCLUSIVE MODE")
+        intake.run()
+        await until(lambda: len(intake.claimer._doubts) > 0 or None)
+        await until(lambda: _is_gone(connection, pid))
+    await until(lambda: intake.started() == [job])
+    assert await running(connection) == 1
+
+
+async def _is_gone(connection, pid):
+    gone = "SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = %s)"
+    return await one(connection, gone, pid)
+
+
+@pytest.mark.spec("S101", "S53")
+async def test_where_the_old_session_cannot_be_found_rows_that_turn_up_late_are_released(
+    make, connection, proxy, monkeypatch
+):
+    """As behind a pooler: nobody can tell whether the statement is still on its way."""
+    job = await add_job(connection, max_attempts=1)
+    intake, late = make(), []
+
+    async def pooled(connection):
+        return claims.Backend(1, None, direct=False)
+
+    async def never_sent(own, queue, worker, tokens, lease):
+        late.append((queue, worker, tokens, lease))
+        proxy.cut()
+        await own.execute("SELECT 1")
+
+    claim = claims.claim
+    monkeypatch.setattr(claims, "backend", pooled)
+    monkeypatch.setattr(claims, "claim", never_sent)
+    monkeypatch.setattr("jobqueue.worker.doubts.ASK_SECONDS", 0.05)
+    intake.run()
+    await until(lambda: late)
+    monkeypatch.setattr(claims, "claim", _nothing)
+    # The worker has asked in vain and works on; then the lost statement happens after all.
+    await until(lambda: intake.claimer._doubts._ask_at > 0)
+    rows = await claim(connection, "default", *late[0][1:])
+    assert [row.id for row in rows] == [job]
+    await until(lambda: intake.told.written_ == [(job, None, "READY")])
+    assert not intake.started()
+    assert (await job_row(connection, job))["attempts"] == 0
+
+
+async def _nothing(*args):
+    return []
+
+
+@pytest.mark.spec("S53")
+async def test_a_round_cut_by_the_deadline_is_handed_back_by_the_settling(
+    make, connection, proxy, lose_the_answer
+):
+    job = await add_job(connection)
+    intake = make()
+    intake.run()
+    await until(lambda: _is_running(connection, 1))
+    intake.claimer.stop()
+    await end(intake.tasks[0])
+    proxy.heal()
+    await intake.claimer.settle()
+    await until(lambda: intake.told.written_ == [(job, None, "READY")])
+
+
+@pytest.mark.spec("S47")
+async def test_wakes_do_not_hurry_a_claimer_that_meets_weather(make, proxy, monkeypatch):
+    intake, tries, opened = make(), [], Session.open
+
+    async def counted(session, seconds):
+        tries.append(1)
+        return await opened(session, seconds)
+
+    monkeypatch.setattr(Session, "open", counted)
+    proxy.refuse = True
+    intake.run()
+    for _ in range(200):
+        intake.claimer.wake()
+        await asyncio.sleep(0)
+    await until(lambda: intake.outages._troubled)
+    for _ in range(200):
+        intake.claimer.wake()
+        await asyncio.sleep(0)
+    assert len(tries) < 5
+
+
+@pytest.mark.spec("S48")
+@pytest.mark.parametrize("good_rounds_between", [False, True])
+async def test_the_fifth_bug_in_a_row_ends_the_service(
+    make, connection, monkeypatch, good_rounds_between
+):
+    intake, calls, claim = make(), [], claims.claim
+
+    async def broken(*args):
+        calls.append(1)
+        if good_rounds_between and len(calls) % 4 == 0:
+            return await claim(*args)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(claims, "claim", broken)
+    monkeypatch.setattr(random, "uniform", lambda low, high: low / 100)
+    intake.run()
+    if good_rounds_between:
+        await until(lambda: intake.claimer.wake() or len(calls) > 12)
+        assert not intake.tasks[0].done()
+    else:
+        await until(intake.tasks[0].done)
+        assert isinstance(intake.tasks[0].exception(), ZeroDivisionError)
+        assert len(calls) == 5

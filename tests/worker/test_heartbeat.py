@@ -1,0 +1,326 @@
+"""The beat, against a real database: what it renews, hears, repeats and survives; and the trust."""
+
+import asyncio
+from dataclasses import replace
+from itertools import pairwise
+from uuid import uuid4
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobqueue.conf import TOLERATED_FAILED_BEATS, Settings
+from jobqueue.store.connections import Session
+from jobqueue.store.events import Note
+from jobqueue.worker.heartbeat import LEAST_SECONDS, Heartbeat
+from jobqueue.worker.held import Registry
+from jobqueue.worker.orders import Orders, identity
+from jobqueue.worker.trust import Trust
+from jobqueue.worker.watchdog import Watchdog
+from jobqueue.worker.weather import Outages, Patience
+from tests.rows import add_running, ahead, job_row, one
+from tests.waiting import until
+from tests.worker.parts import SHORT, StoppingExecutor, hold, settings
+
+
+def now():
+    return asyncio.get_running_loop().time()
+
+
+class Bench:
+    """A heartbeat with its registry, on a session of its own."""
+
+    def __init__(self, parameters, config=SHORT):
+        self.settings, self.registry = config, Registry(10)
+        self.executor = StoppingExecutor(now, config.cancel_seconds)
+        self.session = Session(parameters, "beat")
+        self.left, self.beats = [], 0
+        self.heart = Heartbeat(
+            self.session,
+            identity(config, Orders()),
+            config,
+            self.registry,
+            self.executor,
+            Patience("beat", Outages()),
+            listener=None,
+            leader=None,
+            phase=lambda: "RUNNING",
+            on_beat=self.beaten,
+            leave=self.left.append,
+        )
+
+    def beaten(self):
+        self.beats += 1
+
+    async def hold(self, connection, **columns):
+        job, token = await add_running(
+            connection, worker=self.heart.identity.id, lease=ahead(1), **columns
+        )
+        return hold(self.registry, trusted_from=now() - 0.5, id=job, token=token)
+
+
+@pytest.fixture
+async def bench(parameters):
+    made = []
+
+    def make(config=SHORT):
+        made.append(Bench(parameters, config))
+        return made[-1]
+
+    yield make
+    for one_bench in made:
+        await one_bench.session.close()
+
+
+@pytest.mark.spec("S93", "S98", "S118", "S123")
+async def test_one_beat_renews_what_is_held_and_holds_nobody_up(bench, connection, connect):
+    """D118 in small: a row that somebody has locked keeps its trust, its neighbours are renewed."""
+    b = bench()
+    held = [await b.hold(connection) for _ in range(10)]
+    other = await connect()
+    async with other.transaction():
+        await other.execute("SELECT FROM jobqueue_job WHERE id = %s FOR UPDATE", [held[4].claim.id])
+        sent = now()
+        await b.heart.beat()
+        assert now() - sent < b.settings.beat_budget_seconds + 1
+    assert all(h.trusted_from >= sent for h in held)
+    assert not b.executor.stopped
+    lease = "SELECT lease_expires_at > clock_timestamp() + interval '1.5 s' FROM jobqueue_job"
+    for index, h in enumerate(held):
+        assert await one(connection, f"{lease} WHERE id = %s", h.claim.id) is (index != 4)
+    await b.heart.beat()
+    assert await one(connection, f"{lease} WHERE id = %s", held[4].claim.id)
+
+
+@pytest.mark.spec("S103", "S206", "S92")
+async def test_a_lost_lease_is_noticed_and_its_handler_told(bench, connection):
+    b = bench()
+    kept, lost = await b.hold(connection), await b.hold(connection)
+    await connection.execute(
+        "UPDATE jobqueue_job SET lease_token = %s WHERE id = %s", [uuid4(), lost.claim.id]
+    )
+    await b.heart.beat()
+    assert b.executor.stopped == [(lost.claim.id, "lease")]
+    assert (lost.lost, kept.lost) == (True, False)
+    assert b.registry.renewable() == [kept]
+
+
+@pytest.mark.spec("S100", "S103")
+@pytest.mark.parametrize("state", ["ended", "released", "recording"])
+async def test_an_outcome_on_its_way_is_not_taken_for_a_loss(bench, connection, state):
+    b = bench()
+    held = await b.hold(connection)
+    setattr(held, state, object())
+    await connection.execute("DELETE FROM jobqueue_job")
+    await b.heart.beat()
+    assert not b.executor.stopped
+    assert not held.lost
+
+
+@pytest.mark.spec("S114", "S116", "S126")
+async def test_a_cancel_request_is_heard_by_the_beat(bench, connection):
+    b = bench()
+    held, other = await b.hold(connection), await b.hold(connection)
+    await connection.execute(
+        "UPDATE jobqueue_job SET cancel_requested_at = now() WHERE id = %s", [held.claim.id]
+    )
+    await b.heart.beat()
+    assert b.executor.stopped == [(held.claim.id, "cancel")]
+    assert held.control.cancelled
+    assert not other.control.cancelled
+
+
+@pytest.mark.spec("S120")
+async def test_a_handler_that_ignores_its_stop_is_marked_on_its_row(bench, connection):
+    b = bench(settings(cancel_seconds=0.05))
+    held = await b.hold(connection)
+    b.executor.stop(held, "timeout")
+    held.told_first_at -= 7
+    await b.heart.beat()
+    row = await job_row(connection, held.claim.id)
+    assert row["not_ending_since"] is not None
+    waited = await one(
+        connection,
+        "SELECT extract(epoch FROM clock_timestamp() - not_ending_since)::float FROM jobqueue_job",
+    )
+    assert waited >= 7
+
+
+@pytest.mark.spec("S95", "A10")
+async def test_a_failed_beat_is_repeated_after_a_quarter(bench, connection, monkeypatch):
+    b = bench(settings(heartbeat_seconds=2.0, lease_seconds=20.0))
+    starts = []
+
+    async def fail():
+        starts.append(now())
+        raise ConnectionError("weather")
+
+    monkeypatch.setattr(b.heart, "beat", fail)
+    task = asyncio.create_task(b.heart.run())
+    await until(lambda: len(starts) >= 4)
+    task.cancel()
+    await asyncio.wait({task})
+    gaps = [after - before for before, after in pairwise(starts)]
+    assert min(gaps) >= 2.0 / 4 * 0.9
+    assert sum(gaps) / len(gaps) < 2.0  # not a whole interval each
+
+
+@pytest.mark.spec("S94", "A11", "S96")
+async def test_a_beat_has_one_budget_whatever_it_waits_for(bench, connection, connect):
+    b = bench(settings(heartbeat_seconds=1.0, lease_seconds=20.0))
+    await b.heart.beat()  # registers this worker, and connects
+    blocker = await connect()
+    async with blocker.transaction():
+        await blocker.execute("LOCK TABLE jobqueue_worker IN ACCESS EXCLUSIVE MODE")
+        start = now()
+        with pytest.raises(Exception, match="no answer"):
+            await b.heart.beat()
+        assert now() - start < b.settings.beat_budget_seconds + 1.5
+    await b.heart.beat()
+
+
+@pytest.mark.spec("S93")
+async def test_an_unregistered_worker_registers_again(bench, connection):
+    b = bench()
+    await b.heart.beat()
+    assert await one(connection, "SELECT count(*) FROM jobqueue_worker") == 1
+    assert b.left == []
+
+
+@pytest.mark.spec("S152")
+async def test_a_certificate_of_death_makes_it_leave(bench, connection):
+    b = bench()
+    await b.heart.beat()
+    await connection.execute("UPDATE jobqueue_worker SET died_at = now()")
+    await b.heart.beat()
+    assert b.left == ["somebody certified this process as dead"]
+
+
+@pytest.mark.spec("S48", "A9")
+async def test_the_fifth_bug_in_a_row_ends_the_service(bench, monkeypatch):
+    b = bench(settings(heartbeat_seconds=0.05))
+
+    def broken():
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(b.heart, "on_beat", broken)
+    with pytest.raises(ZeroDivisionError):
+        await asyncio.wait_for(b.heart.run(), 20)
+
+
+@pytest.mark.spec("S116")
+async def test_hints_in_a_storm_make_few_beats(bench, connection):
+    b = bench(settings(heartbeat_seconds=5.0, lease_seconds=30.0))
+    task = asyncio.create_task(b.heart.run())
+    start, end = now(), now() + 0.5
+    while now() < end:
+        b.heart.now()
+        await asyncio.sleep(0)
+    took = now() - start
+    task.cancel()
+    await asyncio.wait({task})
+    assert 2 <= b.beats <= took / LEAST_SECONDS + 2
+
+
+@pytest.mark.spec("S106")
+async def test_notes_for_operators_are_written_behind_a_beat_and_kept_until_they_are(
+    bench, connection, monkeypatch
+):
+    b = bench()
+    b.heart.notes.append(Note(job=5, kind="blocked_loop", note="here"))
+    task = asyncio.create_task(b.heart.run())
+    await until(lambda: not b.heart.notes)
+    task.cancel()
+    await asyncio.wait({task})
+    assert await one(connection, "SELECT note FROM jobqueue_jobevent WHERE job = 5") == "here"
+
+
+# The trust, without a database: the clock is the loop's.
+
+
+class TrustBench:
+    def __init__(self, config=SHORT):
+        self.registry = Registry(10)
+        self.executor = StoppingExecutor(now, config.cancel_seconds)
+        self.left = []
+        self.trust = Trust(config, self.registry, self.executor, self.left.append)
+
+
+@pytest.mark.spec("S104", "S105")
+async def test_a_handler_is_told_while_its_lease_still_holds():
+    b = TrustBench()
+    early = b.trust.stop_seconds - 1
+    held = hold(b.registry, trusted_from=now() - early)
+    assert b.trust.look() is not None
+    assert b.executor.stopped == []
+    held.trusted_from = now() - b.trust.stop_seconds
+    due = b.trust.look()
+    assert b.executor.stopped == [(1, "lease")]
+    assert due is not None
+    assert due - held.trusted_from <= SHORT.lease_seconds - SHORT.lease_margin_seconds + 0.01
+    assert b.left == []
+    b.trust.look()
+    assert len(b.executor.stopped) == 1
+
+
+@pytest.mark.spec("S104", "S150")
+async def test_a_handler_that_outlives_the_trust_ends_the_process():
+    b = TrustBench()
+    held = hold(b.registry, trusted_from=now() - b.trust.end_seconds)
+    assert b.trust.look() is not None  # a freeze: it gets its time to clean up first
+    assert b.left == []
+    held.told_first_at -= SHORT.cancel_seconds
+    assert b.trust.look() is None
+    assert b.left == ["job 1 outlives the trust in its lease"]
+
+
+@pytest.mark.spec("S104")
+async def test_repeated_cancels_do_not_prolong_the_trust():
+    b = TrustBench()
+    held = hold(b.registry, trusted_from=now() - b.trust.end_seconds - 5)
+    held.told, held.told_first_at, held.told_at = "cancel", now() - 5, now()
+    assert b.trust.look() is None
+    assert b.left
+
+
+@pytest.mark.spec("S104", "S99")
+async def test_a_handler_that_has_ended_needs_no_trust():
+    b = TrustBench()
+    held = hold(b.registry, trusted_from=now() - 100)
+    b.registry.end(held)
+    assert b.trust.look() is not None
+    assert (b.executor.stopped, b.left) == ([], [])
+
+
+@pytest.mark.spec("S52", "S104")
+async def test_a_claim_whose_answer_took_long_is_looked_at_in_time():
+    b = TrustBench()
+    task = asyncio.create_task(b.trust.run())
+    await asyncio.sleep(0)
+    hold(b.registry, trusted_from=now() - b.trust.stop_seconds)
+    await until(lambda: b.executor.stopped)
+    task.cancel()
+    await asyncio.wait({task})
+
+
+# The sums.
+
+beats = st.floats(0.05, 60)
+
+
+@pytest.mark.spec("S97", "S106", "S151")
+@given(beat=beats, cancel=st.floats(0, 60), more=st.floats(1.0, 3.0))
+def test_every_lease_that_is_allowed_outlives_two_failed_beats_and_the_clean_up(beat, cancel, more):
+    first = Settings(heartbeat_seconds=beat, cancel_seconds=cancel)
+    # The margin is a thirtieth of the lease itself: the least lease is a fixed point.
+    least = (first.least_lease_seconds - first.lease_margin_seconds) * 30 / 29
+    s = replace(first, lease_seconds=least * more)
+    assert s.lease_seconds >= s.least_lease_seconds - 1e-6
+    # Beats are sent every `beat`; each of F + 1 takes its whole budget, and a quarter's wait.
+    sent = beat + (TOLERATED_FAILED_BEATS + 1) * (s.beat_budget_seconds + beat / 4)
+    stop = s.lease_seconds - s.lease_margin_seconds - s.cancel_seconds
+    assert sent <= stop + 1e-6
+    watchdog = Watchdog(s, Registry(1))
+    limit = 2 * watchdog.lag_seconds
+    assert limit > watchdog.lag_seconds  # its own sampling
+    assert watchdog.lag_seconds + beat < s.lease_seconds

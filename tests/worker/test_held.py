@@ -1,0 +1,91 @@
+"""The registry of claims: slots, fates, and what a beat renews."""
+
+import asyncio
+
+import pytest
+
+from jobqueue.worker.held import Fate, Registry, Stop
+from tests.worker.parts import claim, hold
+
+
+@pytest.mark.spec("S38", "S37", "S120")
+async def test_a_slot_is_free_only_when_the_fate_is_known_and_the_handler_has_ended():
+    for first, second in (("settle", "end"), ("end", "settle")):
+        registry = Registry(2)
+        held = hold(registry, trusted_from=0)
+        acts = {"settle": lambda: registry.settle(held, Fate.COMPLETED)}  # noqa: B023
+        acts["end"] = lambda: registry.end(held)  # noqa: B023
+        acts[first]()
+        assert (registry.free, len(registry)) == (1, 1)
+        assert not registry.freed.is_set()
+        acts[second]()
+        assert (registry.free, len(registry)) == (2, 0)
+        assert registry.freed.is_set()
+
+
+@pytest.mark.spec("S154", "S102")
+async def test_each_claim_is_in_exactly_one_count_however_often_it_is_settled():
+    registry = Registry(5)
+    for fate in Fate:
+        held = hold(registry, trusted_from=0)
+        registry.settle(held, fate)
+        registry.settle(held, Fate.UNRECORDED)
+        registry.end(held)
+        registry.end(held)
+    assert registry.counts == dict.fromkeys(Fate, 1)
+    assert registry.claimed == 4
+
+
+@pytest.mark.spec("S40", "A22")
+async def test_two_claims_of_one_job_cannot_touch_each_other():
+    registry = Registry(5)
+    old, new = hold(registry, trusted_from=0, id=7), hold(registry, trusted_from=9, id=7)
+    registry.settle(old, Fate.UNRECORDED)
+    registry.end(old)
+    assert registry.get(new.token) is new
+    assert registry.renewable() == [new]
+    assert registry.trusted_since() == 9
+
+
+@pytest.mark.spec("S98", "S99", "A5")
+async def test_what_was_given_up_or_lost_is_not_renewed():
+    registry = Registry(5)
+    kept, given_up, lost, ended = (hold(registry, trusted_from=0) for _ in range(4))
+    registry.settle(given_up, Fate.UNRECORDED)
+    lost.lost = True
+    registry.end(ended)
+    assert registry.renewable() == [kept, ended]  # its outcome is on its way: still ours
+
+
+@pytest.mark.spec("S125", "S118")
+async def test_repeated_stops_are_delivered_once_per_patience_and_the_first_reason_stays():
+    registry = Registry(1)
+    held, heard = hold(registry, trusted_from=0), []
+    held.interrupt = lambda why, patience: heard.append(why)
+    for moment in (0.0, 0.1, 4.9):
+        held.stop(Stop.TIMEOUT, moment, 5.0)
+    assert heard == [Stop.TIMEOUT]
+    held.stop(Stop.CANCEL, 5.0, 5.0)
+    assert heard == [Stop.TIMEOUT, Stop.CANCEL]
+    assert (held.told, held.told_first_at, held.told_at) == (Stop.TIMEOUT, 0.0, 5.0)
+    assert held.control.cancelled
+
+
+@pytest.mark.spec("S126")
+async def test_a_handler_that_has_ended_is_told_nothing():
+    registry = Registry(1)
+    held, heard = hold(registry, trusted_from=0), []
+    held.interrupt = lambda why, patience: heard.append(why)
+    registry.end(held)
+    held.stop(Stop.CANCEL, 0.0, 5.0)
+    assert (heard, held.told) == ([], None)
+
+
+@pytest.mark.spec("S39")
+async def test_a_row_is_known_from_the_moment_it_is_added():
+    registry = Registry(3)
+    new = [registry.add(claim(id=number), 1.0) for number in range(3)]
+    assert list(registry) == registry.renewable() == new
+    assert registry.free == 0
+    await asyncio.sleep(0)
+    assert registry.claimed == 3

@@ -1,0 +1,220 @@
+"""News from outside the loop: heard, proven, and looked for again after a cut."""
+
+import asyncio
+import json
+from uuid import uuid4
+
+import pytest
+import pytest_asyncio
+
+from jobqueue.store import beats
+from jobqueue.worker.listener import Listener
+from jobqueue.worker.news import News
+from jobqueue.worker.weather import Outages, Patience
+from tests.processes.proxy import Proxy
+from tests.rows import one
+from tests.waiting import until
+from tests.worker.faults import end
+
+
+@pytest_asyncio.fixture
+async def proxy(parameters):
+    async with Proxy(parameters["host"], int(parameters.get("port") or 5432)) as proxy:
+        yield proxy
+
+
+class Ear:
+    """A listener as a service, with a beat that sends its proofs."""
+
+    def __init__(self, parameters, proxy, connection):
+        host, port = proxy.address
+        self.me, self.heard, self.connection = uuid4(), [], connection
+        self.news, self.outages = News(str(self.me)), Outages()
+        self.news.on_ready = lambda queue: self.heard.append(("ready", queue))
+        self.news.on_scheduled = lambda at: self.heard.append(("scheduled", at))
+        self.news.on_vacant = lambda: self.heard.append(("vacant",))
+        self.news.on_died = lambda: self.heard.append(("died",))
+        self.listener = Listener(
+            {**parameters, "host": host, "port": port},
+            self.me,
+            self.news,
+            Patience("listen", self.outages),
+        )
+        self.news.on_beat = lambda: self.heard.append(("beat",))
+        self.task = asyncio.ensure_future(self.listener.run())
+
+    async def beat(self):
+        proof = self.listener.next_proof()
+        given = {"lease": 30.0, "phase": "", "wake": self.listener.state}
+        channel = self.listener.channel
+        await beats.beat(self.connection, self.me, [], channel=channel, proof=proof, **given)
+
+    async def proven(self):
+        async def beaten():
+            await self.beat()
+            return self.listener.is_proven
+
+        await until(beaten, every=0.05)
+
+    async def tell(self, payload):
+        await one(self.connection, "SELECT pg_notify('jobqueue', %s)", payload)
+
+
+@pytest_asyncio.fixture
+async def ear(parameters, proxy, connection):
+    ear = Ear(parameters, proxy, connection)
+    yield ear
+    await end(ear.task)
+    assert ear.listener.session.connection is None
+
+
+@pytest.mark.spec("S41", "D27")
+async def test_whatever_is_not_understood_is_ignored_and_the_next_is_heard(ear):
+    await ear.proven()
+    await until(lambda: ("beat",) in ear.heard)
+    ear.heard.clear()
+    odd = ["", "not json", "{}", "[" * 7900, "🦜" * 1900, "[]", "null", "1", '"ready"']
+    odd += ['{"kind": "unheard-of"}', '{"kind": 5}', '{"kind": "ready", "queue": 7}']
+    odd += [f'{{"kind": "scheduled", "at": {at}}}' for at in ("1e400", "NaN", "9" * 400, '"x"')]
+    odd += ['{"kind": "cancel", "worker": "another"}']
+    for payload in odd:
+        await ear.tell(payload)
+    await ear.tell('{"kind": "ready", "queue": "mail"}')
+    await until(lambda: ("ready", "mail") in ear.heard)
+    assert [news for news in ear.heard if news != ("ready", None)] == [("ready", "mail")]
+    assert not ear.task.done()
+
+
+@pytest.mark.spec("S116", "S233")
+async def test_each_kind_of_news_reaches_whom_it_concerns(ear):
+    await ear.proven()
+    ear.heard.clear()
+    for message in [
+        {"kind": "resumed", "queue": "mail"},
+        {"kind": "scheduled", "at": 12},
+        {"kind": "cancel", "worker": str(ear.me)},
+        {"kind": "leader"},
+        {"kind": "died"},
+    ]:
+        await ear.tell(json.dumps(message))
+    await until(lambda: ("died",) in ear.heard)
+    assert ear.heard == [("ready", "mail"), ("scheduled", 12.0), ("beat",), ("vacant",), ("died",)]
+
+
+@pytest.mark.spec("S233", "D25")
+@pytest.mark.parametrize("fault", ["terminate", "cut", "half_close"])
+async def test_after_a_loss_it_listens_again_and_has_what_was_missed_looked_for(ear, proxy, fault):
+    await ear.proven()
+    ear.heard.clear()
+    if fault == "terminate":
+        end_it = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE "
+        await one(
+            ear.connection,
+            end_it + "datname = current_database() AND application_name = 'jobqueue listen'",
+        )
+    else:
+        getattr(proxy, fault)()
+    await until(lambda: ("ready", None) in ear.heard)
+    await ear.proven()
+    ear.heard.clear()
+    await ear.tell('{"kind": "ready", "queue": "mail"}')
+    await until(lambda: ("ready", "mail") in ear.heard)
+
+
+@pytest.mark.spec("S233")
+async def test_when_told_to_look_it_listens_already(ear, proxy, connection):
+    """Whatever is committed after the look is notified: no gap between the two."""
+    listening = (
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+        "AND application_name = 'jobqueue listen' "
+        "AND state = 'idle' AND query LIKE 'LISTEN%%'"
+    )
+    seen = []
+
+    def look(queue):
+        seen.append(asyncio.ensure_future(one(connection, listening)))
+
+    ear.news.on_ready = look
+    await until(lambda: seen)
+    assert await seen[0] == 1
+
+
+@pytest.mark.spec("S233", "S62")
+async def test_a_connection_that_only_looks_alive_is_replaced(ear, proxy, caplog):
+    await ear.proven()
+    proxy.swallow = True
+    await ear.tell('{"kind": "ready"}')
+    await proxy.swallowed.wait()
+
+    async def beaten():
+        await ear.beat()
+        return not ear.listener.is_proven
+
+    await until(beaten, every=0.1)
+    proxy.heal()
+    await ear.proven()
+    assert ear.listener.session.born >= 2
+
+
+@pytest.mark.spec("S233", "S41")
+async def test_where_no_notification_ever_arrives_it_says_so_once_and_the_worker_polls(
+    parameters, proxy, connection, capsys, monkeypatch
+):
+    monkeypatch.setattr("jobqueue.worker.listener.PROOF_SECONDS", 0.01)
+    ear = Ear(parameters, proxy, connection)
+    ear.listener._silence.first = 0.01
+    ear.listener.channel = "jobqueue_elsewhere"  # as if a pooler had kept the LISTEN to itself
+    listen = ear.listener.session.prepare
+
+    async def deaf(own):
+        ear.listener.channel = "jobqueue_deaf"
+        await listen(own)
+        ear.listener.channel = "jobqueue_elsewhere"
+
+    ear.listener.session.prepare = deaf
+
+    async def silent():
+        await ear.beat()
+        return ear.listener._silence.failures >= 3
+
+    await until(silent, every=0.02)
+    assert not ear.listener.is_proven
+    assert "notifications do not arrive" in ear.listener.state or ear.listener._listening
+    assert capsys.readouterr().err.count("listener_silent") == 1
+    await end(ear.task)
+
+
+async def test_a_reconnect_that_was_asked_for_is_no_outage(ear):
+    await ear.proven()
+    born = ear.listener.session.born
+    ear.listener.reconnect()
+    await until(lambda: ear.listener.session.born > born)
+    await ear.proven()
+    assert not ear.outages._troubled
+
+
+@pytest.mark.spec("S47")
+async def test_while_the_database_is_away_it_says_that_the_worker_polls(ear, proxy):
+    await ear.proven()
+    proxy.refuse = True
+    proxy.cut()
+    await until(lambda: ear.outages._troubled)
+    assert ear.listener.state.startswith("polling: ")
+    assert ear.listener.next_proof() == ""
+    proxy.heal()
+    await ear.proven()
+    assert not ear.outages._troubled
+
+
+@pytest.mark.spec("D31")
+async def test_no_news_is_lost_between_its_own_proofs(ear):
+    await ear.proven()
+    ear.heard.clear()
+    for number in range(300):
+        await ear.tell(f'{{"kind": "scheduled", "at": {number}}}')
+        if number % 3 == 0:
+            await ear.beat()
+    await until(lambda: ("scheduled", 299.0) in ear.heard)
+    assert [news for news in ear.heard if news[0] == "scheduled"] == [
+        ("scheduled", float(number)) for number in range(300)
+    ]
