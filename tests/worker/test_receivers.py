@@ -161,6 +161,16 @@ def test_receivers_that_lag_far_behind_stop_the_claims(work, connect, shared, mo
         assert running.final(job).state == State.SUCCEEDED
 
 
+@pytest.fixture
+def django_log():
+    """The logger of Django's own receivers, which the site keeps quiet."""
+    logger = logging.getLogger("django.tasks")
+    before = logger.level
+    logger.setLevel(logging.INFO)
+    yield logger
+    logger.setLevel(before)
+
+
 class Mailer(logging.Handler):
     """Slow, as one that sends an e-mail."""
 
@@ -175,11 +185,12 @@ class Mailer(logging.Handler):
 
 @pytest.mark.spec("D116")
 @pytest.mark.parametrize("level", [logging.INFO, logging.ERROR])
-def test_a_slow_logging_handler_holds_up_neither_jobs_nor_the_loop(work, body, shared, level):
+def test_a_slow_logging_handler_holds_up_neither_jobs_nor_the_loop(
+    work, body, shared, level, django_log
+):
     running = work()
     mailer = Mailer(level, shared)
-    logger = logging.getLogger("django.tasks")
-    logger.addHandler(mailer)
+    django_log.addHandler(mailer)
     try:
         dead = jobs.once.enqueue(body(lambda: 1 / 0))
         assert running.final(dead).state == State.DEAD
@@ -189,24 +200,24 @@ def test_a_slow_logging_handler_holds_up_neither_jobs_nor_the_loop(work, body, s
     finally:
         shared.events["sent"].set()
         running.stop()
-        logger.removeHandler(mailer)
+        django_log.removeHandler(mailer)
 
 
 @pytest.mark.spec("D116")
-def test_a_logging_handler_that_raises_changes_nothing(work, body):
+def test_a_logging_handler_that_raises_changes_nothing(work, body, django_log):
     class Breaks(logging.StreamHandler):
         def handle(self, record):
             raise ValueError("no log today")
 
-    logger, handler = logging.getLogger("django.tasks"), Breaks()
-    logger.addHandler(handler)
+    handler = Breaks()
+    django_log.addHandler(handler)
     try:
         running = work()
         assert running.final(jobs.once.enqueue(body(lambda: 1 / 0))).state == State.DEAD
         assert running.final(jobs.add.enqueue(1, 2)).result == 3
         running.stop()
     finally:
-        logger.removeHandler(handler)
+        django_log.removeHandler(handler)
 
 
 def test_the_enqueue_is_told_by_whoever_enqueues(work, body, connect):

@@ -79,7 +79,7 @@ def test_one_that_cleans_up_in_its_time_is_not_reported(work, body, shared, repo
         try:
             await jobs.asyncio.sleep(600)
         finally:
-            while not shared.events["go"].is_set():  # noqa: ASYNC110
+            while not shared.events["go"].is_set():
                 await jobs.asyncio.sleep(0.01)
 
     job = jobs.acall.enqueue(body(handler))
