@@ -44,7 +44,7 @@ async def test_a_task_belongs_to_the_handler_that_starts_it_and_to_nobody_else(l
     assert one.children == set(theirs)
     await mine
     await theirs[0]
-    assert one.children == {theirs[1]}
+    await until(lambda: one.children == {theirs[1]})
     Strays().collect(one)
     await until(theirs[1].done)
 
