@@ -104,7 +104,7 @@ FROM told t LEFT JOIN written w ON w.token = t.token
 """
 
 # The driver remembers how it read a statement only up to 4,096 characters.
-_SHORT_FINISH = re.sub(r"\n +", "\n", FINISH)
+_SHORT_FINISH = re.sub(r"\n +", "\n", FINISH).strip()
 
 
 class Ending(NamedTuple):

@@ -24,7 +24,7 @@ from jobqueue.worker import forks, outcomes
 from jobqueue.worker.atomic import Recorder
 from jobqueue.worker.contained import current_held
 from jobqueue.worker.finisher import Finisher
-from jobqueue.worker.handlers import Settle, run_coroutine, run_function
+from jobqueue.worker.handlers import Settle, enter_lanes, run_coroutine, run_function
 from jobqueue.worker.held import Held, Registry, Stop
 from jobqueue.worker.lanes import Lane, Lanes
 from jobqueue.worker.outcomes import Ended, How, Options
@@ -52,6 +52,7 @@ class Executor:
         self.strays = Strays()
         self._usual: dict[str, Options] = {}  # by task: for calls that override nothing
         self._context = copy_context()  # each attempt starts from this, not from another attempt
+        self._context.run(enter_lanes, lanes)
         forks.watch()
 
     def start(self, held: Held) -> None:

@@ -6,6 +6,7 @@ Either way it ends as a value or an error, never as an exception that reaches th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
@@ -16,7 +17,7 @@ from typing import Any
 from asgiref.sync import ThreadSensitiveContext
 
 from jobqueue.exceptions import JobCancelled, JobInterrupted, JobTimeout
-from jobqueue.worker.contained import Steps, leave_if_forked
+from jobqueue.worker.contained import Steps, current_held, leave_if_forked
 from jobqueue.worker.held import Held, Stop
 from jobqueue.worker.lanes import Lane, Lanes
 from jobqueue.worker.outcomes import Ended
@@ -36,14 +37,24 @@ QUERY_SECONDS = 0.25
 Settle = Callable[[Any, BaseException | None], Ended]
 
 
-class LazyLane(Executor):
-    """The lane of a coroutine: a thread is taken only when it first uses the ORM."""
+class OwnLane(Executor):
+    """Wherever a coroutine uses the ORM: the lane of its handler, taken when it first does so."""
 
-    def __init__(self, held: Held, lanes: Lanes) -> None:
-        self._held, self._lanes = held, lanes
+    def __init__(self, lanes: Lanes) -> None:
+        self._lanes = lanes
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        return _lane(self._held, self._lanes).submit(fn, *args, **kwargs)
+        held = current_held.get()
+        if held is None or held.on_stray is not None:
+            raise RuntimeError("The handler has ended, and with it its database connections.")
+        return _lane(held, self._lanes).submit(fn, *args, **kwargs)
+
+
+def enter_lanes(lanes: Lanes) -> None:
+    """In the context from which all handlers start: entering it for each one takes longer than
+    anything else that the worker does for a job."""
+    with contextlib.suppress(StopIteration):  # it awaits nothing
+        ThreadSensitiveContext(executor=OwnLane(lanes)).__aenter__().send(None)  # type: ignore[no-untyped-call]
 
 
 def _lane(held: Held, lanes: Lanes) -> Lane:
@@ -60,9 +71,8 @@ async def run_coroutine(
     value: Any = None
     error: BaseException | None = None
     try:
-        async with ThreadSensitiveContext(executor=LazyLane(held, lanes)):
-            held.interrupt = lambda why, patience: _cancel(held, lanes)
-            value = await Steps(call())
+        held.interrupt = lambda why, patience: _cancel(held, lanes)
+        value = await Steps(call())
     except BaseException as raised:
         error = raised
     held.interrupt = None
@@ -79,11 +89,13 @@ async def run_coroutine(
 
 
 def _is_small(value: Any) -> bool:
-    return value is None or type(value) in (bool, float) or _is_short(value)
-
-
-def _is_short(value: Any) -> bool:
-    return type(value) in (int, str) and len(str(value)) < 1_000
+    match value:
+        case None | True | False:
+            return True
+    kind = type(value)
+    if kind is int:
+        return bool(value.bit_length() < 64)
+    return kind is float or (kind is str and len(value) < 1_000)
 
 
 def _settle_in_lane(lane: Lane, settle: Settle, value: Any, error: BaseException | None) -> Ended:
