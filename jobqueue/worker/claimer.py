@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -159,17 +159,18 @@ class Claimer:
                 self._doubts.add(self._backend, tokens, until=sent + lease)
             raise
         too_late = _now() - sent > lease - self.settings.lease_margin_seconds
-        for row in rows:
-            self._take(row, sent, start=not (self._stopped.is_set() or too_late))
+        self._take(rows, sent, start=not (self._stopped.is_set() or too_late))
         return len(rows)
 
-    def _take(self, row: Claim, sent: float, *, start: bool) -> None:
-        held = self.registry.add(row, sent)
-        log.debug("job_claimed", job=row.id, task=row.task, queue=row.queue)
-        if start:
-            self.executor.start(held)
-        else:
-            self.executor.give_back(held)
+    def _take(self, rows: Sequence[Claim], sent: float, *, start: bool) -> None:
+        """All are registered before the first handler makes its first step."""
+        for held in [self.registry.add(row, sent) for row in rows]:
+            row = held.claim
+            log.debug("job_claimed", job=row.id, task=row.task, queue=row.queue)
+            if start:
+                self.executor.start(held)
+            else:
+                self.executor.give_back(held)
 
     async def _recover(self, seconds: float) -> None:
         """Hand back, unstarted and uncounted, what the lost rounds brought."""
@@ -177,7 +178,7 @@ class Claimer:
 
     def _take_back(self, row: Claim) -> None:
         log.warning("claim_recovered", job=row.id, task=row.task)
-        self._take(row, _now(), start=False)
+        self._take([row], _now(), start=False)
 
 
 def _now() -> float:

@@ -56,9 +56,13 @@ class Executor:
         forks.watch()
 
     def start(self, held: Held) -> None:
-        """Begin the attempt of a claim that has just been registered."""
-        held.task = asyncio.get_running_loop().create_task(
-            self._attempt(held), context=self._context.copy()
+        """Begin the attempt of a claim that has just been registered: its first step is made here
+        and now, which for a short handler is all of it."""
+        held.task = asyncio.Task(
+            self._attempt(held),
+            loop=asyncio.get_running_loop(),
+            context=self._context.copy(),
+            eager_start=True,
         )
 
     def give_back(self, held: Held) -> None:
