@@ -55,7 +55,7 @@ def enqueue(
     with connections[alias].cursor() as cursor:
         cursor.execute(INSERT, row)
         stored = Stored(*cursor.fetchone())
-    _tell(stored.state, task.queue_name, stored.run_at)
+    _tell(stored.state, task.queue_name, stored.run_at, task.priority)
     return stored
 
 
@@ -79,8 +79,8 @@ def enqueue_many(items: Iterable[tuple[Any, ...]]) -> list[int]:
         with cursor.copy(COPY) as copy:
             for line in lines:
                 copy.write_row(line)
-        for queue, state, run_at in {(line[5], line[9], line[10]) for line in lines}:
-            _tell(state, queue, run_at)
+        for queue, state, run_at, priority in {(x[5], x[9], x[10], x[7]) for x in lines}:
+            _tell(state, queue, run_at, priority)
     return ids
 
 
@@ -140,11 +140,11 @@ def _copied(id: int, row: dict[str, Any], now: datetime) -> tuple[Any, ...]:
     )
 
 
-def _tell(state: str, queue: str, run_at: datetime) -> None:
+def _tell(state: str, queue: str, run_at: datetime, priority: int) -> None:
     if state == State.SCHEDULED:
         tell_scheduled(run_at)
     else:
-        tell_ready(queue)
+        tell_ready(queue, priority)
 
 
 def _warn_of_another_transaction(alias: str) -> None:

@@ -1,7 +1,9 @@
 """NOTIFY from the web side: a hint to workers, never the only carrier of news."""
 
 import json
+import time
 from datetime import datetime
+from math import inf
 from typing import Any
 
 import structlog
@@ -11,6 +13,11 @@ from jobqueue.conf import settings
 
 CHANNEL = "jobqueue"
 NOTIFY = f"SELECT pg_notify('{CHANNEL}', %(payload)s)"
+# Each worker follows a round that a wake brought about with one more, later than this: it sees what
+# was committed in between without a wake of its own.
+THIN_SECONDS = 0.003
+# When each queue's last wake was sent, and its priority.
+_latest: dict[tuple[str, str], tuple[float, int]] = {}
 log = structlog.get_logger("jobqueue")
 
 
@@ -28,24 +35,48 @@ class Wake:
     def add(self, kind: str, facts: dict[str, Any]) -> None:
         """One message for each kind and addressee; of several moments the earliest."""
         key = (kind, facts.get("queue") or facts.get("worker", ""))
-        if "at" in facts and key in self.news:
-            facts["at"] = min(facts["at"], self.news[key]["at"])
+        if earlier := self.news.get(key):
+            if "at" in facts:
+                facts["at"] = min(facts["at"], earlier["at"])
+            if "priority" in facts and "priority" in earlier:
+                facts["priority"] = max(facts["priority"], earlier["priority"])
+            else:
+                facts.pop("priority", None)
         self.news[key] = {"kind": kind, **facts}
 
     def __call__(self) -> None:
+        now = time.monotonic()
+        messages = [message for message in self.news.values() if not self._is_spared(message, now)]
+        if not messages:
+            return
         try:
             with connections[self.alias].cursor() as cursor:
-                for message in self.news.values():
+                for message in messages:
                     payload = json.dumps(message, separators=(",", ":"))
                     cursor.execute(NOTIFY, {"payload": payload})
         except Exception:
             # The jobs are committed; without the hint they wait for the next poll.
+            _latest.clear()
             log.warning("wake_failed", exc_info=True)
 
+    def _is_spared(self, message: dict[str, Any], now: float) -> bool:
+        """Whether a wake that this process has sent just before does for this one too."""
+        if "priority" not in message:
+            return False
+        key, priority = (self.alias, message["queue"]), message["priority"]
+        sent_at, sent_priority = _latest.get(key, (-inf, 0))
+        if now - sent_at < THIN_SECONDS and priority <= sent_priority:
+            return True
+        _latest[key] = (now, priority)
+        return False
 
-def tell_ready(queue: str) -> None:
-    """A job of this queue can be claimed."""
-    tell("ready", queue=queue)
+
+def tell_ready(queue: str, priority: int | None = None) -> None:
+    """A job of this queue can be claimed; with a priority it is a new one."""
+    if priority is None:
+        tell("ready", queue=queue)
+    else:
+        tell("ready", queue=queue, priority=priority)
 
 
 def tell_scheduled(run_at: datetime) -> None:

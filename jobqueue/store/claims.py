@@ -37,11 +37,43 @@ class Claim(NamedTuple):
     traceparent: str
     cancel_requested: bool
     parked_seconds: float | None  # since it was first parked as an unknown task
+    run_at: Any
+    took: float  # seconds that the claim had taken when it came to this row
 
+    @property
+    def key(self) -> Key:
+        """Its place in its queue."""
+        return Key(self.priority, self.run_at, self.id)
+
+
+class Key(NamedTuple):
+    """A place in a queue: higher priorities first, then the earlier moment."""
+
+    priority: int
+    run_at: Any
+    id: int
+
+
+_TAKE = """\
+UPDATE jobqueue_job SET
+    state = 'RUNNING',
+    reason = '',
+    worker = %(worker)s,
+    lease_token = (%(tokens)s::uuid[])[array_position((SELECT ids FROM picked), id)],
+    lease_expires_at = clock_timestamp() + %(lease)s * interval '1 second',
+    started_at = COALESCE(started_at, clock_timestamp()),
+    claimed_at = clock_timestamp()
+WHERE id = ANY((SELECT ids FROM picked)::bigint[])
+RETURNING array_position((SELECT ids FROM picked), id), id, task, args, kwargs, signature, queue,
+    backend, priority, options, attempts, failures, max_attempts, enqueued_at, started_at,
+    claimed_at, traceparent, cancel_requested_at IS NOT NULL,
+    EXTRACT(EPOCH FROM clock_timestamp() - parked_at)::double precision, run_at,
+    EXTRACT(EPOCH FROM clock_timestamp() - statement_timestamp())::double precision
+"""
 
 # The ids are picked as an array: a join with the picked rows turns into a sequential scan under a
 # generic plan. One queue a statement: a list of queues loses the index's order.
-CLAIM = """
+_FIRST = """\
 WITH picked AS MATERIALIZED (
     SELECT ARRAY(
         SELECT id FROM jobqueue_job
@@ -55,37 +87,68 @@ WITH picked AS MATERIALIZED (
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS ids
 )
-UPDATE jobqueue_job SET
-    state = 'RUNNING',
-    reason = '',
-    worker = %(worker)s,
-    lease_token = (%(tokens)s::uuid[])[array_position((SELECT ids FROM picked), id)],
-    lease_expires_at = clock_timestamp() + %(lease)s * interval '1 second',
-    started_at = COALESCE(started_at, clock_timestamp()),
-    claimed_at = clock_timestamp()
-WHERE id = ANY((SELECT ids FROM picked)::bigint[])
-RETURNING array_position((SELECT ids FROM picked), id), id, task, args, kwargs, signature, queue,
-    backend, priority, options, attempts, failures, max_attempts, enqueued_at, started_at,
-    claimed_at, traceparent, cancel_requested_at IS NOT NULL,
-    EXTRACT(EPOCH FROM clock_timestamp() - parked_at)::double precision
 """
+CLAIM = f"\n{_FIRST}{_TAKE}"
+
+# The same from behind a key on, without a look at what stands before it: first the rest of its
+# priority, then the lower ones. A comparison of whole rows cannot be: priorities run downward.
+_ONWARD = """\
+WITH picked AS MATERIALIZED (
+    SELECT ARRAY(
+        SELECT id FROM (
+            SELECT id FROM (
+                SELECT id FROM jobqueue_job
+                WHERE state = 'READY' AND queue = %(queue)s
+                  AND priority = %(priority)s::smallint AND (run_at, id) > (%(run_at)s, %(id)s)
+                  AND (expires_at IS NULL OR expires_at > now())
+                ORDER BY run_at, id
+                LIMIT %(limit)s
+                FOR NO KEY UPDATE SKIP LOCKED
+            ) AS alike
+            UNION ALL
+            SELECT id FROM (
+                SELECT id FROM jobqueue_job
+                WHERE state = 'READY' AND queue = %(queue)s AND priority < %(priority)s::smallint
+                  AND (expires_at IS NULL OR expires_at > now())
+                ORDER BY priority DESC, run_at, id
+                LIMIT %(limit)s
+                FOR NO KEY UPDATE SKIP LOCKED
+            ) AS lower
+        ) AS onward
+        WHERE NOT EXISTS (
+            SELECT FROM jobqueue_queue WHERE name = %(queue)s AND paused_at IS NOT NULL
+        )
+        LIMIT %(limit)s
+    ) AS ids
+)
+"""
+CLAIM_ONWARD = f"\n{_ONWARD}{_TAKE}"
 
 
 async def claim(
-    connection: Connection, queue: str, worker: UUID, tokens: Sequence[UUID], lease: float
+    connection: Connection,
+    queue: str,
+    worker: UUID,
+    tokens: Sequence[UUID],
+    lease: float,
+    after: Key | None = None,
 ) -> list[Claim]:
-    """Take the first ready jobs of one queue, at most one for each token; lease in seconds."""
+    """Take the first ready jobs of one queue, at most one for each token; lease in seconds.
+
+    With `after` only those behind this key.
+    """
+    parameters = {
+        "queue": queue,
+        "worker": worker,
+        "tokens": array(tokens),
+        "limit": len(tokens),
+        "lease": lease,
+    }
     cursor = connection.cursor(row_factory=tuple_row)
-    await cursor.execute(
-        CLAIM,
-        {
-            "queue": queue,
-            "worker": worker,
-            "tokens": array(tokens),
-            "limit": len(tokens),
-            "lease": lease,
-        },
-    )
+    if after is None:
+        await cursor.execute(CLAIM, parameters)
+    else:
+        await cursor.execute(CLAIM_ONWARD, parameters | after._asdict())
     rows = sorted(await cursor.fetchall())  # by their place in the queue
     return [Claim(id, tokens[place - 1], *rest) for place, id, *rest in rows]
 
@@ -140,7 +203,8 @@ FOUND = """
 SELECT id, lease_token, task, args, kwargs, signature, queue, backend, priority, options,
     attempts, failures, max_attempts, enqueued_at, started_at, claimed_at, traceparent,
     cancel_requested_at IS NOT NULL,
-    EXTRACT(EPOCH FROM clock_timestamp() - parked_at)::double precision
+    EXTRACT(EPOCH FROM clock_timestamp() - parked_at)::double precision, run_at,
+    0.0::double precision
 FROM jobqueue_job
 WHERE state = 'RUNNING' AND worker = %(worker)s AND lease_token = ANY(%(tokens)s)
 """

@@ -19,6 +19,7 @@ from jobqueue.store.connections import Session
 from jobqueue.worker.doubts import Doubts
 from jobqueue.worker.executor import Executor
 from jobqueue.worker.held import Registry
+from jobqueue.worker.marks import Marks
 from jobqueue.worker.tokens import new_tokens
 from jobqueue.worker.turns import Turns
 from jobqueue.worker.weather import Patience
@@ -27,6 +28,8 @@ CALL_SECONDS = 5.0
 PROMOTE_LIMIT = 500
 # After a round that found less than it asked for: a burst of wakes costs one more round.
 PAUSE_SECONDS = 0.005
+# So long after a wake, and a little less, its sender may spare those of later jobs.
+THIN_SECONDS = 0.004
 # A lost event costs at most this; so does a round whose answer is in doubt.
 BOUND_SECONDS = 1.0
 SETTLE_SECONDS = 1.0
@@ -50,17 +53,20 @@ class Claimer:
         self.registry, self.executor, self.patience = registry, executor, patience
         self.is_told: Callable[[], bool] = lambda: True  # whether notifications arrive
         self.is_overdue: Callable[[], bool] = lambda: True  # whether scheduled jobs are due
-        self.turns = Turns(queues)
+        self.turns, self.marks = Turns(queues), Marks()
         self._wake = asyncio.Event()
         self._stopped = asyncio.Event()
         self._backend: Backend | None = None
         self._doubts = Doubts(session, worker)
         self._polled_at, self._jitter = float("-inf"), 1.0
+        self._woken_at = float("-inf")
         session.prepare = self._meet
 
-    def wake(self, queue: str | None = None) -> None:
-        """Jobs of this queue (None: of any) may be ready."""
+    def wake(self, queue: str | None = None, priority: int | None = None) -> None:
+        """Jobs of this queue (None: of any) may be ready; a priority says that they are new."""
         if self.turns.heat(queue):
+            self.marks.look(queue, priority)
+            self._woken_at = _now()
             self._wake.set()
 
     def poll(self) -> None:
@@ -110,10 +116,24 @@ class Claimer:
         queue = self.turns.next()
         if queue is None:
             await self._wait(self._wake, self._idle_seconds())
-        elif await self._round(queue, free) == free:
-            self.turns.heat(queue)
         else:
-            await self._wait(self._stopped, PAUSE_SECONDS * random.uniform(0.9, 1.1))  # noqa: S311
+            sent = _now()
+            if await self._round(queue, free) == free:
+                self.turns.heat(queue)
+            else:
+                await self._fell_short(queue, sent)
+
+    async def _fell_short(self, queue: str, sent: float) -> None:
+        """The queue is empty, as far as this round could see."""
+        await self._wait(self._stopped, PAUSE_SECONDS * random.uniform(0.9, 1.1))  # noqa: S311
+        if sent < self._woken_at + THIN_SECONDS:  # a later job may have spared its own wake
+            self.turns.heat(queue)
+        elif (rest := self.marks.rest(queue, sent)) > 0:  # something may stand before the mark
+            asyncio.get_running_loop().call_later(rest, self._look_again, queue)
+
+    def _look_again(self, queue: str) -> None:
+        if self.turns.heat(queue):
+            self._wake.set()
 
     async def _wait(self, event: asyncio.Event, seconds: float) -> None:
         """Wait for the event, at most so long. Stopping ends the wait."""
@@ -142,6 +162,7 @@ class Claimer:
             await self.session.call(promotion.promote, CALL_SECONDS, PROMOTE_LIMIT)
         self._polled_at, self._jitter = _now(), random.uniform(0.8, 1.2)  # noqa: S311
         self.turns.heat(None)
+        self.marks.look(None)
 
     async def _round(self, queue: str, limit: int) -> int:
         """One claim. Returns how many rows came."""
@@ -149,16 +170,18 @@ class Claimer:
         if self._stopped.is_set():
             return 0
         tokens, sent = new_tokens(limit), _now()
+        after = self.marks.begin(queue, sent)
         lease = self.settings.lease_seconds
         try:
             rows = await self.session.call(
-                claims.claim, CALL_SECONDS, queue, self.worker, tokens, lease
+                claims.claim, CALL_SECONDS, queue, self.worker, tokens, lease, after
             )
         except BaseException:
             if self.session.connection is None:  # cut: nobody knows whether it was done
                 self._doubts.add(self._backend, tokens, until=sent + lease)
             raise
         too_late = _now() - sent > lease - self.settings.lease_margin_seconds
+        self.marks.seen(queue, after, rows, _now())
         self._take(rows, sent, start=not (self._stopped.is_set() or too_late))
         return len(rows)
 

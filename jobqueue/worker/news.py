@@ -14,7 +14,7 @@ class News:
 
     def __init__(self, worker: str) -> None:
         self.worker = worker
-        self.on_ready: Callable[[str | None], None] = lambda queue: None
+        self.on_ready: Callable[..., None] = lambda queue, priority=None: None
         self.on_beat: Callable[[], None] = lambda: None
         self.on_vacant: Callable[[], None] = lambda: None
         self.on_scheduled: Callable[[float], None] = lambda at: None
@@ -31,6 +31,8 @@ class News:
 
     def _tell(self, message: dict[str, Any]) -> None:
         match message:
+            case {"kind": "ready", "queue": str(queue), "priority": int(priority)}:
+                self.on_ready(queue, priority)
             case {"kind": "ready" | "resumed", "queue": str(queue)}:
                 self.on_ready(queue)
             case {"kind": "ready" | "resumed"}:

@@ -11,7 +11,7 @@ from django.tasks.exceptions import InvalidTask
 from structlog.contextvars import bound_contextvars
 
 import jobqueue
-from jobqueue import conf
+from jobqueue import conf, wake
 from jobqueue.context import current_job
 from jobqueue.exceptions import ArgumentsError, EnqueueError
 from jobqueue.models import Job
@@ -224,7 +224,35 @@ def test_a_wake_is_sent_for_a_job_after_an_inner_block_was_rolled_back(heard) ->
         with rolled_back():
             send.enqueue()
         send.enqueue()
-    assert heard(1) == [{"kind": "ready", "queue": "default"}]
+    assert heard(1) == [{"kind": "ready", "queue": "default", "priority": 0}]
+
+
+def test_wakes_close_together_are_spared_but_for_something_more_urgent(heard, monkeypatch) -> None:
+    monkeypatch.setattr(wake, "THIN_SECONDS", 60.0)
+    monkeypatch.setattr(wake, "_latest", {})
+    for priority in (0, 0, 5, 5, -1):
+        send.using(priority=priority).enqueue()
+    assert heard(2) == [
+        {"kind": "ready", "queue": "default", "priority": 0},
+        {"kind": "ready", "queue": "default", "priority": 5},
+    ]
+
+
+def test_one_transaction_sends_one_wake_with_its_most_urgent_priority(heard) -> None:
+    with transaction.atomic():
+        for priority in (1, 7, 3):
+            send.using(priority=priority).enqueue()
+    assert heard(1) == [{"kind": "ready", "queue": "default", "priority": 7}]
+
+
+def test_a_wake_that_failed_spares_none(heard, monkeypatch) -> None:
+    monkeypatch.setattr(wake, "THIN_SECONDS", 60.0)
+    monkeypatch.setattr(wake, "_latest", {})
+    with monkeypatch.context() as broken:
+        broken.setattr(wake, "NOTIFY", "SELECT no_such_function(%(payload)s)")
+        send.enqueue()
+    send.enqueue()
+    assert heard(1) == [{"kind": "ready", "queue": "default", "priority": 0}]
 
 
 def test_a_scheduled_job_tells_the_promoter_its_earliest_moment(heard) -> None:

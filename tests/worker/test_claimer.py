@@ -300,7 +300,7 @@ async def test_where_the_old_session_cannot_be_found_rows_that_turn_up_late_are_
     async def pooled(connection):
         return claims.Backend(1, None, direct=False)
 
-    async def never_sent(own, queue, worker, tokens, lease):
+    async def never_sent(own, queue, worker, tokens, lease, after):
         late.append((queue, worker, tokens, lease))
         proxy.cut()
         await own.execute("SELECT 1")

@@ -1,0 +1,187 @@
+"""Claims that begin where the last one ended: faster, and nothing is passed over."""
+
+import asyncio
+from uuid import uuid4
+
+import pytest
+import pytest_asyncio
+
+from jobqueue.conf import Settings
+from jobqueue.store import claims
+from jobqueue.store.connections import Session
+from jobqueue.worker import claimer, marks
+from jobqueue.worker.claimer import Claimer
+from jobqueue.worker.held import Fate, Registry
+from jobqueue.worker.marks import Marks
+from jobqueue.worker.tokens import new_tokens
+from jobqueue.worker.weather import Outages, Patience
+from tests.rows import Sql, add_job, ago
+from tests.waiting import until
+from tests.worker.faults import Handlers, end
+
+CALM = Settings(poll_seconds=600.0, concurrency=3)
+FOR_EVER, A_MOMENT = 1e-9, 0.005  # as parts of the time
+
+
+@pytest_asyncio.fixture
+async def make(parameters, monkeypatch):
+    """A claimer to whom every look from the very start is slow."""
+    made = []
+
+    def make(share=FOR_EVER, settings=CALM):
+        monkeypatch.setattr(marks, "SLOW_SECONDS", -1.0)
+        monkeypatch.setattr(marks, "SHARE", share)
+        intake = Intake(parameters, settings)
+        made.append(intake)
+        return intake
+
+    yield make
+    for intake in made:
+        await end(intake.task)
+        await intake.claimer.session.close()
+
+
+class Intake:
+    def __init__(self, parameters, settings):
+        self.registry = Registry(settings.concurrency)
+        self.handlers = Handlers(self.registry)
+        self.claimer = Claimer(
+            Session(parameters, "claim"),
+            uuid4(),
+            {"default": 1},
+            settings,
+            self.registry,
+            self.handlers,
+            Patience("claim", Outages()),
+        )
+        self.task = asyncio.ensure_future(self.claimer.run())
+
+    async def started(self, count):
+        """Let every handler end as soon as it has started, until so many have; return the jobs."""
+
+        def enough():
+            for held in self.registry:
+                self.registry.end(held)
+                self.registry.settle(held, Fate.COMPLETED)
+            return len(self.handlers.started) >= count
+
+        await until(enough)
+        return [held.claim.id for held in self.handlers.started]
+
+    async def past(self, connection, count=4):
+        """Begin, and get behind the first jobs, with the mark set."""
+        jobs = [await add_job(connection, run_at=ago(60)) for _ in range(count)]
+        assert await self.started(count) == jobs
+        await asyncio.sleep(3 * claimer.PAUSE_SECONDS)
+        assert self.claimer.marks.begin("default", asyncio.get_running_loop().time())
+        return jobs
+
+
+@pytest.mark.spec("S54")
+async def test_the_order_is_the_same_from_a_mark_on(make, connection):
+    jobs = []
+    for number in range(40):
+        priority = number % 3 - 1
+        run_at = ago(100 - number // 2)
+        jobs.append(
+            (-priority, number // 2, await add_job(connection, priority=priority, run_at=run_at))
+        )
+    intake = make()
+    assert await intake.started(40) == [job for _, _, job in sorted(jobs)]
+
+
+async def test_a_more_urgent_job_is_seen_at_its_wake(make, connection):
+    intake = make()
+    await intake.past(connection)
+    job = await add_job(connection, priority=1)
+    intake.claimer.wake("default", 1)
+    assert (await intake.started(5))[-1] == job
+
+
+async def test_a_new_job_is_seen_at_its_wake_from_the_mark_on(make, connection):
+    intake = make()
+    await intake.past(connection)
+    for priority in (0, -7):
+        job = await add_job(connection, priority=priority)
+        intake.claimer.wake("default", priority)
+        assert (await intake.started(len(intake.handlers.started) + 1))[-1] == job
+
+
+@pytest.mark.parametrize("queue", ["default", None])
+async def test_a_job_that_came_back_is_seen_at_a_wake_without_priority(make, connection, queue):
+    intake = make()
+    await intake.past(connection)
+    job = await add_job(connection, run_at=ago(3600))
+    intake.claimer.wake(queue)
+    assert (await intake.started(5))[-1] == job
+
+
+async def test_a_job_that_was_committed_late_waits_only_for_the_next_look(
+    make, connect, connection
+):
+    intake = make(share=A_MOMENT)
+    late = await connect()
+    async with late.transaction():
+        job = await add_job(late)
+        await intake.past(connection)
+        other = await add_job(connection)
+        intake.claimer.wake("default", 0)
+        assert (await intake.started(5))[-1] == other
+    intake.claimer.wake("default", 0)  # says no more than that it is new
+    assert (await intake.started(6))[-1] == job
+
+
+async def test_a_job_that_came_back_without_a_wake_waits_only_for_the_poll(make, connection):
+    intake = make(settings=Settings(poll_seconds=0.3, concurrency=3))
+    await intake.past(connection)
+    job = await add_job(connection, run_at=ago(3600))
+    assert (await intake.started(5))[-1] == job
+
+
+async def test_a_job_that_came_back_under_load_waits_only_for_the_next_look(make, connection):
+    for _ in range(20):
+        await add_job(connection)
+    intake = make(share=A_MOMENT)
+    await intake.started(10)
+    job = await add_job(connection, run_at=ago(3600))
+    feeding = asyncio.ensure_future(feed(connection))
+    try:
+        await until(
+            lambda: job in [held.claim.id for held in intake.handlers.started] or free(intake)
+        )
+    finally:
+        await end(feeding)
+
+
+async def feed(connection):
+    """Never let the queue run dry."""
+    while True:
+        await add_job(connection)
+
+
+def free(intake):
+    for held in intake.registry:
+        intake.registry.end(held)
+        intake.registry.settle(held, Fate.COMPLETED)
+
+
+async def test_a_paused_queue_gives_nothing_behind_a_mark_either(connection):
+    await connection.execute(
+        "INSERT INTO jobqueue_queue (name, paused_at) VALUES ('default', now())"
+    )
+    await add_job(connection)
+    mark = claims.Key(5, await moment(connection, ago(60)), 0)
+    assert await claims.claim(connection, "default", uuid4(), new_tokens(3), 30.0, mark) == []
+
+
+async def moment(connection, text: Sql):
+    cursor = await connection.execute(f"SELECT {text}")
+    return (await cursor.fetchone())[0]
+
+
+def test_quick_looks_leave_no_mark():
+    own = Marks()
+    assert own.begin("default", 1.0) is None
+    own.seen("default", None, [], 1.0)
+    assert own.begin("default", 1.0) is None
+    assert own.rest("default", 1.0) <= 0
