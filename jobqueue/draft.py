@@ -41,13 +41,7 @@ def draft(
 
     Raises ArgumentsError, EnqueueError, or TypeError when the task cannot be called with these.
     """
-    check_arguments(task, list(args), kwargs)
-    limit = current.args_max_bytes
-    try:
-        args_text = encode(list(args), "args", limit, "ARGS_MAX_BYTES")
-        kwargs_text = encode(kwargs, "kwargs", limit, "ARGS_MAX_BYTES")
-    except NotJSON as error:
-        raise ArgumentsError(f"{task.module_path}: {error}") from None
+    args_text, kwargs_text = encode_arguments(task, args, kwargs, current)
     options = options_of(task)
     return {
         "task": task.module_path,
@@ -64,6 +58,21 @@ def draft(
         "parent": current_job.get(),
         "traceparent": tracing.current(),
     }
+
+
+def encode_arguments(
+    task: Task[..., Any], args: Sequence[Any], kwargs: dict[str, Any], current: Settings
+) -> tuple[str, str]:
+    """Return both as JSON text. Raises ArgumentsError, or TypeError as the call would."""
+    args = list(args)
+    check_arguments(task, args, kwargs)
+    limit = current.args_max_bytes
+    try:
+        args_text = encode(args, "args", limit, "ARGS_MAX_BYTES")
+        kwargs_text = encode(kwargs, "kwargs", limit, "ARGS_MAX_BYTES") if kwargs else "{}"
+    except NotJSON as error:
+        raise ArgumentsError(f"{task.module_path}: {error}") from None
+    return args_text, kwargs_text
 
 
 def _call_options(task: Task[..., Any], options: dict[str, Any]) -> str:

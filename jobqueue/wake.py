@@ -15,7 +15,7 @@ CHANNEL = "jobqueue"
 NOTIFY = f"SELECT pg_notify('{CHANNEL}', %(payload)s)"
 # Each worker follows a round that a wake brought about with one more, later than this: it sees what
 # was committed in between without a wake of its own.
-THIN_SECONDS = 0.003
+THIN_SECONDS = 0.005
 # When each queue's last wake was sent, and its priority.
 _latest: dict[tuple[str, str], tuple[float, int]] = {}
 log = structlog.get_logger("jobqueue")

@@ -27,9 +27,9 @@ from jobqueue.worker.weather import Patience
 CALL_SECONDS = 5.0
 PROMOTE_LIMIT = 500
 # After a round that found less than it asked for: a burst of wakes costs one more round.
-PAUSE_SECONDS = 0.005
-# So long after a wake, and a little less, its sender may spare those of later jobs.
-THIN_SECONDS = 0.004
+PAUSE_SECONDS = 0.006
+# So long after a wake its sender may spare those of later jobs; the pause is longer.
+THIN_SECONDS = 0.005
 # A lost event costs at most this; so does a round whose answer is in doubt.
 BOUND_SECONDS = 1.0
 SETTLE_SECONDS = 1.0
