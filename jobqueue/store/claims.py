@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from psycopg import AsyncConnection
+from psycopg import AsyncConnection, AsyncCursor
 from psycopg.rows import args_row, tuple_row
 
 from jobqueue.store.arrays import array
+from jobqueue.store.endings import Ending, Written, send_finish
 
 Connection = AsyncConnection[Any]
 
@@ -71,10 +72,14 @@ RETURNING array_position((SELECT ids FROM picked), id), id, task, args, kwargs, 
     EXTRACT(EPOCH FROM clock_timestamp() - statement_timestamp())::double precision
 """
 
+# `kept`: of the claims whose slots are to be used, those that were not given up after all.
 # The ids are picked as an array: a join with the picked rows turns into a sequential scan under a
 # generic plan. One queue a statement: a list of queues loses the index's order.
 _FIRST = """\
-WITH picked AS MATERIALIZED (
+WITH kept AS MATERIALIZED (
+    SELECT count(*) FROM jobqueue_job
+    WHERE id = ANY(%(ending_ids)s::bigint[]) AND lease_token = ANY(%(ending_tokens)s::uuid[])
+), picked AS MATERIALIZED (
     SELECT ARRAY(
         SELECT id FROM jobqueue_job
         WHERE state = 'READY' AND queue = %(queue)s
@@ -83,7 +88,7 @@ WITH picked AS MATERIALIZED (
               SELECT FROM jobqueue_queue WHERE name = %(queue)s AND paused_at IS NOT NULL
           )
         ORDER BY priority DESC, run_at, id
-        LIMIT %(limit)s
+        LIMIT %(limit)s - (SELECT count FROM kept)
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS ids
 )
@@ -93,7 +98,10 @@ CLAIM = f"\n{_FIRST}{_TAKE}"
 # The same from behind a key on, without a look at what stands before it: first the rest of its
 # priority, then the lower ones. A comparison of whole rows cannot be: priorities run downward.
 _ONWARD = """\
-WITH picked AS MATERIALIZED (
+WITH kept AS MATERIALIZED (
+    SELECT count(*) FROM jobqueue_job
+    WHERE id = ANY(%(ending_ids)s::bigint[]) AND lease_token = ANY(%(ending_tokens)s::uuid[])
+), picked AS MATERIALIZED (
     SELECT ARRAY(
         SELECT id FROM (
             SELECT id FROM (
@@ -118,7 +126,7 @@ WITH picked AS MATERIALIZED (
         WHERE NOT EXISTS (
             SELECT FROM jobqueue_queue WHERE name = %(queue)s AND paused_at IS NOT NULL
         )
-        LIMIT %(limit)s
+        LIMIT %(limit)s - (SELECT count FROM kept)
     ) AS ids
 )
 """
@@ -137,20 +145,58 @@ async def claim(
 
     With `after` only those behind this key.
     """
+    cursor = await _send(connection, queue, worker, tokens, lease, after, ())
+    return _claims(await cursor.fetchall(), tokens)
+
+
+async def exchange(
+    connection: Connection,
+    queue: str,
+    worker: UUID,
+    tokens: Sequence[UUID],
+    lease: float,
+    after: Key | None,
+    ended: Sequence[Ending],
+) -> tuple[list[Written], list[Claim]]:
+    """Finish these claims and take others in their place: in one transaction, and one round trip.
+
+    Of the tokens as many stay unused as claims could not be finished.
+    """
+    async with connection.pipeline():
+        finished = await send_finish(connection, worker, ended)
+        claimed = await _send(connection, queue, worker, tokens, lease, after, ended)
+    return await finished.fetchall(), _claims(await claimed.fetchall(), tokens)
+
+
+async def _send(
+    connection: Connection,
+    queue: str,
+    worker: UUID,
+    tokens: Sequence[UUID],
+    lease: float,
+    after: Key | None,
+    ended: Sequence[Ending],
+) -> AsyncCursor[Any]:
     parameters = {
         "queue": queue,
         "worker": worker,
         "tokens": array(tokens),
         "limit": len(tokens),
         "lease": lease,
+        "ending_ids": array(ending.id for ending in ended),
+        "ending_tokens": array(ending.token for ending in ended),
     }
     cursor = connection.cursor(row_factory=tuple_row)
     if after is None:
         await cursor.execute(CLAIM, parameters)
     else:
         await cursor.execute(CLAIM_ONWARD, parameters | after._asdict())
-    rows = sorted(await cursor.fetchall())  # by their place in the queue
-    return [Claim(id, tokens[place - 1], *rest) for place, id, *rest in rows]
+    return cursor
+
+
+def _claims(rows: list[tuple[Any, ...]], tokens: Sequence[UUID]) -> list[Claim]:
+    """In the order of the queue."""
+    return [Claim(id, tokens[place - 1], *rest) for place, id, *rest in sorted(rows)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
+import psycopg
 import structlog
 from psycopg import AsyncConnection
 
 from jobqueue.conf import Settings
 from jobqueue.store import claims, promotion
 from jobqueue.store.claims import Backend, Claim
-from jobqueue.store.connections import Session
+from jobqueue.store.connections import Session, is_weather
 from jobqueue.worker.doubts import Doubts
 from jobqueue.worker.executor import Executor
+from jobqueue.worker.finisher import Finisher, Waiting
 from jobqueue.worker.held import Registry
 from jobqueue.worker.marks import Marks
 from jobqueue.worker.tokens import new_tokens
@@ -30,6 +32,8 @@ PROMOTE_LIMIT = 500
 PAUSE_SECONDS = 0.006
 # So long after a wake its sender may spare those of later jobs; the pause is longer.
 THIN_SECONDS = 0.005
+# The time that a write takes which frees more slots than are free now.
+MERGE_SECONDS = 0.01
 # A lost event costs at most this; so does a round whose answer is in doubt.
 BOUND_SECONDS = 1.0
 SETTLE_SECONDS = 1.0
@@ -51,6 +55,7 @@ class Claimer:
     ) -> None:
         self.session, self.worker, self.settings = session, worker, settings
         self.registry, self.executor, self.patience = registry, executor, patience
+        self.outcomes: Finisher = executor.finisher
         self.is_told: Callable[[], bool] = lambda: True  # whether notifications arrive
         self.is_overdue: Callable[[], bool] = lambda: True  # whether scheduled jobs are due
         self.turns, self.marks = Turns(queues), Marks()
@@ -107,10 +112,14 @@ class Claimer:
         if self._doubts.are_due(_now()):
             await self._recover(CALL_SECONDS)
         free = self.registry.free - self._doubts.slots
-        if free <= 0 or self.executor.receivers.is_behind:
+        room = free + self.outcomes.lendable
+        if room <= 0 or self.executor.receivers.is_behind:
             self.registry.freed.clear()
             await self._wait(self.registry.freed, BOUND_SECONDS)
             return
+        if room < self.outcomes.under_way:  # soon there is more: one large round instead of two
+            self.registry.freed.clear()
+            await self._wait(self.registry.freed, MERGE_SECONDS)
         self._wake.clear()  # before the statement is sent: a wake during the round survives it
         await self._poll()
         queue = self.turns.next()
@@ -118,7 +127,7 @@ class Claimer:
             await self._wait(self._wake, self._idle_seconds())
         else:
             sent = _now()
-            if await self._round(queue, free) == free:
+            if await self._round(queue):
                 self.turns.heat(queue)
             else:
                 await self._fell_short(queue, sent)
@@ -164,26 +173,46 @@ class Claimer:
         self.turns.heat(None)
         self.marks.look(None)
 
-    async def _round(self, queue: str, limit: int) -> int:
-        """One claim. Returns how many rows came."""
+    async def _round(self, queue: str) -> bool:
+        """One claim, which also writes what has ended; whether it found all it asked for."""
         await self.session.open(CALL_SECONDS)
         if self._stopped.is_set():
-            return 0
-        tokens, sent = new_tokens(limit), _now()
-        after = self.marks.begin(queue, sent)
-        lease = self.settings.lease_seconds
+            return False
+        ended = self.outcomes.lend()
         try:
-            rows = await self.session.call(
-                claims.claim, CALL_SECONDS, queue, self.worker, tokens, lease, after
-            )
+            rows, asked, sent = await self._exchange(queue, ended)
+        except BaseException as error:
+            self.outcomes.not_heard(ended)
+            if ended and isinstance(error, psycopg.DatabaseError) and not is_weather(error):
+                return True  # it may be one of the outcomes: the next round goes without them
+            raise
+        late = _now() - sent > self.settings.lease_seconds - self.settings.lease_margin_seconds
+        self._take(rows, sent, start=not (late or self._stopped.is_set()))
+        return len(rows) == asked
+
+    async def _exchange(
+        self, queue: str, ended: Sequence[Waiting]
+    ) -> tuple[Sequence[Claim], int, float]:
+        """Return the rows, how many there could be at most, and when they were asked for."""
+        asked, sent = self.registry.free - self._doubts.slots + len(ended), _now()
+        tokens, lease = new_tokens(max(asked, 0)), self.settings.lease_seconds
+        after = self.marks.begin(queue, sent)
+        call = self.session.call
+        claim = (queue, self.worker, tokens, lease, after)
+        try:
+            if ended:
+                endings = [waiting.ending for waiting in ended]
+                answers, rows = await call(claims.exchange, CALL_SECONDS, *claim, endings)
+                self.outcomes.heard(ended, answers)
+                asked -= sum(answer.state is None for answer in answers)  # their slots stay taken
+            else:
+                rows = await call(claims.claim, CALL_SECONDS, *claim)
         except BaseException:
             if self.session.connection is None:  # cut: nobody knows whether it was done
                 self._doubts.add(self._backend, tokens, until=sent + lease)
             raise
-        too_late = _now() - sent > lease - self.settings.lease_margin_seconds
         self.marks.seen(queue, after, rows, _now())
-        self._take(rows, sent, start=not (self._stopped.is_set() or too_late))
-        return len(rows)
+        return rows, asked, sent
 
     def _take(self, rows: Sequence[Claim], sent: float, *, start: bool) -> None:
         """All are registered before the first handler makes its first step."""

@@ -38,6 +38,8 @@ class Waiting:
     not_before: float = 0.0
     busy: float = BUSY_SECONDS
     replaced: bool = False  # the database refused the outcome itself; this one says so
+    under_way: bool = False  # a statement that writes it has been sent
+    lent: bool = False  # once: what fails beside a claim is written apart
 
 
 class Finisher:
@@ -78,6 +80,41 @@ class Finisher:
             self._waiting[held.token] = Waiting(held, ending)
             self._wake.set()
 
+    @property
+    def under_way(self) -> int:
+        """How many outcomes are being written at this moment."""
+        return sum(waiting.under_way for waiting in self._waiting.values())
+
+    @property
+    def lendable(self) -> int:
+        """How many `lend` would return."""
+        return sum(map(_is_lendable, self._batch()))
+
+    def lend(self) -> list[Waiting]:
+        """Hand over what a claim can write along, to take its slots at the same time. It comes
+        back by `heard` or `not_heard`."""
+        batch = [waiting for waiting in self._batch() if _is_lendable(waiting)]
+        for waiting in batch:
+            waiting.under_way = waiting.lent = True
+        return batch
+
+    def heard(self, batch: Sequence[Waiting], answers: Sequence[Written]) -> None:
+        """The statement that was sent for this batch has been answered."""
+        for waiting in batch:
+            waiting.under_way = False
+        with logs.together():
+            for answer in answers:
+                if answered := self._waiting.get(answer.token):  # not given up meanwhile
+                    self._hear(answered, answer)
+        if self._waiting or self._refused:
+            self._wake.set()
+
+    def not_heard(self, batch: Sequence[Waiting]) -> None:
+        """It was not sent, or failed, or nobody knows: to be written again."""
+        for waiting in batch:
+            waiting.under_way = False
+        self._wake.set()
+
     def recorded(self, held: Held, ending: Ending, state: str) -> None:
         """An atomic handler has written its own outcome."""
         self._news.pop(held.token, None)
@@ -113,7 +150,7 @@ class Finisher:
     async def _sleep(self) -> None:
         """Until there is something to write; a set wake is looked at before, never after."""
         now = _now()
-        moments = [waiting.not_before for waiting in self._waiting.values()]
+        moments = [w.not_before for w in self._waiting.values() if not w.under_way]
         moments += [now] if self._refused else []
         moments += [self._next_news] if self._news else []
         delay = min(moments) - now if moments else None
@@ -148,7 +185,7 @@ class Finisher:
         now, size = _now(), 0
         batch: list[Waiting] = []
         for waiting in self._waiting.values():
-            if waiting.not_before > now:
+            if waiting.not_before > now or waiting.under_way:
                 continue
             size += len(waiting.ending.result or "") + len(waiting.ending.traceback)
             if batch and (len(batch) >= BATCH or size > BATCH_BYTES):
@@ -158,17 +195,17 @@ class Finisher:
 
     async def _write(self, batch: Sequence[Waiting]) -> None:
         sent = [waiting.ending for waiting in batch]
+        for waiting in batch:
+            waiting.under_way = True
         try:
             answers = await self.session.call(endings.finish, WRITE_SECONDS, self.worker, sent)
-        except Exception as error:
-            if not _concerns_data(error):
+        except BaseException as error:
+            self.not_heard(batch)
+            if not isinstance(error, Exception) or not _concerns_data(error):
                 raise
             await self._write_apart(batch, error)
             return
-        with logs.together():
-            for answer in answers:
-                if waiting := self._waiting.get(answer.token):  # not given up meanwhile
-                    self._hear(waiting, answer)
+        self.heard(batch, answers)
 
     def _hear(self, waiting: Waiting, answer: Written) -> None:
         if answer.state is not None:
@@ -257,6 +294,10 @@ class Finisher:
                 self._news = {held.token: held for held in batch} | self._news
                 raise
             log.warning("progress_refused", jobs=[id for id, _, _ in news], error=str(error))
+
+
+def _is_lendable(waiting: Waiting) -> bool:
+    return waiting.held.ended and not waiting.lent
 
 
 def _concerns_data(error: Exception) -> bool:

@@ -11,13 +11,14 @@ from jobqueue.store import claims
 from jobqueue.store.connections import Session
 from jobqueue.worker import claimer, marks
 from jobqueue.worker.claimer import Claimer
+from jobqueue.worker.finisher import Finisher
 from jobqueue.worker.held import Fate, Registry
 from jobqueue.worker.marks import Marks
 from jobqueue.worker.tokens import new_tokens
 from jobqueue.worker.weather import Outages, Patience
 from tests.rows import Sql, add_job, ago
 from tests.waiting import until
-from tests.worker.faults import Handlers, end
+from tests.worker.faults import Handlers, Told, end
 
 CALM = Settings(poll_seconds=600.0, concurrency=3)
 FOR_EVER, A_MOMENT = 1e-9, 0.005  # as parts of the time
@@ -44,7 +45,16 @@ async def make(parameters, monkeypatch):
 class Intake:
     def __init__(self, parameters, settings):
         self.registry = Registry(settings.concurrency)
-        self.handlers = Handlers(self.registry)
+        outages = Outages()
+        self.finisher = Finisher(
+            Session(parameters, "finish"),
+            uuid4(),
+            self.registry,
+            Told(),
+            Patience("finish", outages),
+            trust_seconds=30.0,
+        )
+        self.handlers = Handlers(self.registry, self.finisher)
         self.claimer = Claimer(
             Session(parameters, "claim"),
             uuid4(),
@@ -52,7 +62,7 @@ class Intake:
             settings,
             self.registry,
             self.handlers,
-            Patience("claim", Outages()),
+            Patience("claim", outages),
         )
         self.task = asyncio.ensure_future(self.claimer.run())
 
@@ -71,6 +81,7 @@ class Intake:
     async def past(self, connection, count=4):
         """Begin, and get behind the first jobs, with the mark set."""
         jobs = [await add_job(connection, run_at=ago(60)) for _ in range(count)]
+        self.claimer.wake()
         assert await self.started(count) == jobs
         await asyncio.sleep(3 * claimer.PAUSE_SECONDS)
         assert self.claimer.marks.begin("default", asyncio.get_running_loop().time())
