@@ -38,8 +38,8 @@ class Claim(NamedTuple):
     traceparent: str
     cancel_requested: bool
     parked_seconds: float | None  # since it was first parked as an unknown task
-    run_at: Any
-    took: float  # seconds that the claim had taken when it came to this row
+    run_at: Any = None
+    took: float = 0.0  # seconds that the claim had taken when it came to this row
 
     @property
     def key(self) -> Key:

@@ -107,7 +107,7 @@ async def test_a_round_whose_answer_was_lost_is_found_by_its_tokens(connection):
     given = tokens(2)
     rows = await claims.claim(connection, "default", ME, given, 30.0)
     found = await claims.found(connection, ME, given)
-    assert sorted(found, key=lambda row: row.id) == sorted(rows, key=lambda row: row.id)
+    assert sorted(found) == sorted(row._replace(took=0.0) for row in rows)
     assert await claims.found(connection, uuid4(), given) == []
     assert await claims.found(connection, ME, tokens(2)) == []
 

@@ -360,10 +360,10 @@ def test_an_attempt_ends_even_where_the_worker_itself_breaks(work, monkeypatch):
     running = work()
     real = running.executor.receivers.started
 
-    def breaks(claim, task, worker):
-        if claim.args == [0, 0]:
+    def breaks(held):
+        if held.claim.args == [0, 0]:
             raise RuntimeError("a fault of ours")
-        return real(claim, task, worker)
+        return real(held)
 
     monkeypatch.setattr(running.executor.receivers, "started", breaks)
     for task in (jobs.add, jobs.aadd):
