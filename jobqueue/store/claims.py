@@ -11,7 +11,7 @@ from psycopg import AsyncConnection, AsyncCursor
 from psycopg.rows import args_row, tuple_row
 
 from jobqueue.store.arrays import array
-from jobqueue.store.endings import Ending, Written, send_finish
+from jobqueue.store.endings import Ending, Written, finish_parameters, send_finish
 
 Connection = AsyncConnection[Any]
 
@@ -24,11 +24,11 @@ class Claim(NamedTuple):
     task: str
     args: list[Any]
     kwargs: dict[str, Any]
+    options: dict[str, Any]
     signature: str
     queue: str
     backend: str
     priority: int
-    options: dict[str, Any]
     attempts: int
     failures: int
     max_attempts: int
@@ -65,9 +65,9 @@ UPDATE jobqueue_job SET
     started_at = COALESCE(started_at, clock_timestamp()),
     claimed_at = clock_timestamp()
 WHERE id = ANY((SELECT ids FROM picked)::bigint[])
-RETURNING array_position((SELECT ids FROM picked), id), id, task, args, kwargs, signature, queue,
-    backend, priority, options, attempts, failures, max_attempts, enqueued_at, started_at,
-    claimed_at, traceparent, cancel_requested_at IS NOT NULL,
+RETURNING array_position((SELECT ids FROM picked), id), id, task, args,
+    NULLIF(kwargs, '{}'), NULLIF(options, '{}'), signature, queue, backend, priority, attempts,
+    failures, max_attempts, enqueued_at, started_at, claimed_at, traceparent, cancel_requested_at IS NOT NULL,
     EXTRACT(EPOCH FROM clock_timestamp() - parked_at)::double precision, run_at,
     EXTRACT(EPOCH FROM clock_timestamp() - statement_timestamp())::double precision
 """
@@ -145,7 +145,7 @@ async def claim(
 
     With `after` only those behind this key.
     """
-    cursor = await _send(connection, queue, worker, tokens, lease, after, ())
+    cursor = await _send(connection, queue, worker, tokens, lease, after)
     return _claims(await cursor.fetchall(), tokens)
 
 
@@ -162,9 +162,12 @@ async def exchange(
 
     Of the tokens as many stay unused as claims could not be finished.
     """
+    finishing = finish_parameters(worker, ended)
     async with connection.pipeline():
-        finished = await send_finish(connection, worker, ended)
-        claimed = await _send(connection, queue, worker, tokens, lease, after, ended)
+        finished = await send_finish(connection, finishing)
+        claimed = await _send(
+            connection, queue, worker, tokens, lease, after, finishing["ids"], finishing["tokens"]
+        )
     return await finished.fetchall(), _claims(await claimed.fetchall(), tokens)
 
 
@@ -175,7 +178,8 @@ async def _send(
     tokens: Sequence[UUID],
     lease: float,
     after: Key | None,
-    ended: Sequence[Ending],
+    ending_ids: str = "{}",
+    ending_tokens: str = "{}",
 ) -> AsyncCursor[Any]:
     parameters = {
         "queue": queue,
@@ -183,8 +187,8 @@ async def _send(
         "tokens": array(tokens),
         "limit": len(tokens),
         "lease": lease,
-        "ending_ids": array(ending.id for ending in ended),
-        "ending_tokens": array(ending.token for ending in ended),
+        "ending_ids": ending_ids,
+        "ending_tokens": ending_tokens,
     }
     cursor = connection.cursor(row_factory=tuple_row)
     if after is None:
@@ -196,7 +200,10 @@ async def _send(
 
 def _claims(rows: list[tuple[Any, ...]], tokens: Sequence[UUID]) -> list[Claim]:
     """In the order of the queue."""
-    return [Claim(id, tokens[place - 1], *rest) for place, id, *rest in sorted(rows)]
+    return [
+        Claim._make((id, tokens[place - 1], task, args, kwargs or {}, options or {}, *rest))
+        for place, id, task, args, kwargs, options, *rest in sorted(rows)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +253,7 @@ async def end_backend(connection: Connection, backend: Backend, seconds: float =
 
 # Asked after a cut connection: which of these tokens did the lost statement hand out?
 FOUND = """
-SELECT id, lease_token, task, args, kwargs, signature, queue, backend, priority, options,
+SELECT id, lease_token, task, args, kwargs, options, signature, queue, backend, priority,
     attempts, failures, max_attempts, enqueued_at, started_at, claimed_at, traceparent,
     cancel_requested_at IS NOT NULL,
     EXTRACT(EPOCH FROM clock_timestamp() - parked_at)::double precision, run_at,

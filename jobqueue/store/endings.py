@@ -123,19 +123,19 @@ class Ending(NamedTuple):
     result: str | None = None
     progress: str | None = None
 
-    def as_json(self) -> str:
+    def as_json(self, token: str) -> str:
         """One element of the statement's list; what is absent is left out."""
         if self.outcome is Outcome.SUCCEEDED:  # nothing else counts then; most are of this kind
-            text = f'{{"id": {self.id}, "token": "{self.token}", "outcome": "SUCCEEDED"}}'
+            text = f'{{"id": {self.id}, "token": "{token}", "outcome": "SUCCEEDED"}}'
         else:
-            text = self._in_words()
+            text = self._in_words(token)
         for name in ("result", "progress"):
             if (value := getattr(self, name)) is not None:
                 text = f'{text[:-1]}, "{name}": {value}}}'
         return text
 
-    def _in_words(self) -> str:
-        parts = {"id": self.id, "token": str(self.token), "delay": self.delay, "final": self.final}
+    def _in_words(self, token: str) -> str:
+        parts = {"id": self.id, "token": token, "delay": self.delay, "final": self.final}
         for name in ("outcome", "hold", "reason", "error_class", "error_message", "traceback"):
             value = getattr(self, name)
             if value is not None:
@@ -159,26 +159,28 @@ class Written(NamedTuple):
 
 def finish_parameters(worker: UUID, endings: Sequence[Ending]) -> Mapping[str, Any]:
     """Return what FINISH wants; also used by an atomic handler on its own connection."""
+    tokens = [str(ending.token) for ending in endings]
+    told = (ending.as_json(token) for ending, token in zip(endings, tokens, strict=True))
     return {
-        "told": f"[{','.join(ending.as_json() for ending in endings)}]",
+        "told": f"[{','.join(told)}]",
         "ids": array(ending.id for ending in endings),
-        "tokens": array(ending.token for ending in endings),
+        "tokens": array(tokens),
         "worker": worker,
     }
 
 
 async def finish(connection: Connection, worker: UUID, endings: Sequence[Ending]) -> list[Written]:
     """Write how these claims ended, all in one statement. A locked row holds up no neighbour."""
-    cursor = await send_finish(connection, worker, endings)
+    cursor = await send_finish(connection, finish_parameters(worker, endings))
     return await cursor.fetchall()
 
 
 async def send_finish(
-    connection: Connection, worker: UUID, endings: Sequence[Ending]
+    connection: Connection, parameters: Mapping[str, Any]
 ) -> AsyncCursor[Written]:
     """Send the statement; in a pipeline its answer comes later."""
     cursor = connection.cursor(row_factory=args_row(Written))
-    await cursor.execute(_SHORT_FINISH, finish_parameters(worker, endings))
+    await cursor.execute(_SHORT_FINISH, parameters)
     return cursor
 
 
