@@ -67,7 +67,8 @@ UPDATE jobqueue_job SET
 WHERE id = ANY((SELECT ids FROM picked)::bigint[])
 RETURNING array_position((SELECT ids FROM picked), id), id, task, args,
     NULLIF(kwargs, '{}'), NULLIF(options, '{}'), signature, queue, backend, priority, attempts,
-    failures, max_attempts, enqueued_at, started_at, claimed_at, traceparent, cancel_requested_at IS NOT NULL,
+    failures, max_attempts, enqueued_at, started_at, claimed_at, traceparent,
+    cancel_requested_at IS NOT NULL,
     EXTRACT(EPOCH FROM clock_timestamp() - parked_at)::double precision, run_at,
     EXTRACT(EPOCH FROM clock_timestamp() - statement_timestamp())::double precision
 """
