@@ -1,6 +1,7 @@
 """The measurements. Each makes one run on a fresh database and returns its figures."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from benchmarks import bare, marks
@@ -13,7 +14,12 @@ LOAD = """
 INSERT INTO jobqueue_job (task, args)
 SELECT %(task)s, jsonb_build_array(g) FROM generate_series(1, %(count)s) g
 """
-LEFT = "SELECT count(*) FROM jobqueue_job WHERE state <> 'SUCCEEDED'"
+# Only what this run has loaded: the newest jobs of its queue.
+LEFT = "SELECT count(*) FROM jobqueue_job WHERE queue = 'default' AND state IN ('READY', 'RUNNING')"
+LOCK_WAITS = """
+SELECT count(*) FROM pg_stat_activity
+WHERE datname = current_database() AND wait_event_type = 'Lock'
+"""
 
 
 @dataclass(frozen=True)
@@ -23,6 +29,7 @@ class Drain:
     jobs_per_second: float
     worker_us: float
     server_us: float
+    lock_waits: int = 0  # seen by looks while it ran
 
 
 def drain(
@@ -32,6 +39,8 @@ def drain(
     count: int,
     *options: str,
     task: str = "benchmarks.tasks.note",
+    before: Callable[[], None] = lambda: None,
+    through: Callable[[str], str] = lambda url: url,
 ) -> Drain:
     """No-op jobs that wait when the worker starts, from the first handler until the database says
     that all are done."""
@@ -39,19 +48,23 @@ def drain(
     if kind == BARE:
         server.execute(bare.LOAD, count=count)
     else:
+        before()
         server.execute(LOAD, count=count, task=task)
     server.execute("VACUUM ANALYZE")
     left = bare.LEFT if kind == BARE else LEFT
-    with worker(kind, url, concurrency, *options) as run:
+    lock_waits = 0
+    with worker(kind, through(url), concurrency, *options) as run:
         run.wait_for(1, RUN_SECONDS)
-        before = run.cpu_seconds()
-        run.wait_for(count, RUN_SECONDS)
+        used = run.cpu_seconds()
+        for share in range(1, 11):
+            run.wait_for(count * share // 10, RUN_SECONDS)
+            lock_waits += server.execute(LOCK_WAITS)[0][0]
         while server.execute(left)[0][0]:
             time.sleep(0.01)
         end = time.time()
-        used, served = run.cpu_seconds() - before, server.cpu_seconds()
-        first = marks.read(run.marks)[0][1] / 1e9
-    return Drain(count / (end - first), used / count * 1e6, served / count * 1e6)
+        used, served = run.cpu_seconds() - used, server.cpu_seconds()
+        first = min(moment for _, moment in marks.read(run.marks)) / 1e9
+    return Drain(count / (end - first), used / count * 1e6, served / count * 1e6, lock_waits)
 
 
 def pickup(server: Server, kind: str, count: int, gap: float = 0.05) -> tuple[float, float]:

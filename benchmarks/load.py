@@ -1,0 +1,196 @@
+"""This queue under load: enqueuers, backlogs, long transactions, memory, distance."""
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psycopg
+
+from benchmarks.measures import LOAD, RUN_SECONDS, drain
+from benchmarks.proxy import Proxy
+from benchmarks.server import Server
+from benchmarks.workers import OURS, environment, worker
+
+COMMITTERS, EACH = 16, 500
+LONG_SECONDS = 600
+FINAL = """
+WITH jobs AS (
+    INSERT INTO jobqueue_job (task, args, state, attempts, started_at, finished_at)
+    SELECT 'benchmarks.tasks.note', jsonb_build_array(g), 'SUCCEEDED', 1, now(), now()
+    FROM generate_series(1, %(count)s) g
+    RETURNING id
+)
+INSERT INTO jobqueue_attempt (token, job_id, number, outcome, started_at, finished_at)
+SELECT gen_random_uuid(), id, 1, 'SUCCEEDED', now(), now() FROM jobs
+"""
+SCHEDULED = """
+INSERT INTO jobqueue_job (task, args, state, run_at)
+SELECT 'benchmarks.tasks.note', jsonb_build_array(g), 'SCHEDULED', now() + g * interval '1 s'
+    + interval '1 day'
+FROM generate_series(1, %(count)s) g
+"""
+ELSEWHERE = """
+INSERT INTO jobqueue_job (task, args, queue, priority)
+SELECT 'benchmarks.tasks.note', jsonb_build_array(g), 'queue-' || g %% 50, g %% 5
+FROM generate_series(1, %(count)s) g
+"""
+WAITS = """
+SELECT percentile_cont(%(shares)s::float8[]) WITHIN GROUP (
+    ORDER BY EXTRACT(EPOCH FROM started_at - enqueued_at) * 1000
+) FROM jobqueue_job WHERE started_at IS NOT NULL
+"""
+
+
+def rates(server: Server) -> None:
+    """Enqueue one by one beside a bare INSERT, and many beside COPY."""
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
+        answer = subprocess.run(
+            [sys.executable, "-m", "benchmarks.client", "rates", "500"],
+            env=environment(server.fresh(), Path(name) / "marks"),
+            check=True,
+            stdout=subprocess.PIPE,
+        )
+    found = json.loads(answer.stdout)
+    for ours, bare in (("enqueue", "INSERT"), ("enqueue_many", "COPY")):
+        share = found[ours] / found[bare]
+        print(f"{ours}: {found[ours]:,.0f} jobs/s, {share:.2f} of {bare}'s {found[bare]:,.0f}")
+
+
+def committers(server: Server) -> None:
+    """Sixteen processes, each enqueues in transactions of its own; with and without wakes."""
+    found: dict[str, list[float]] = {"": [], "benchmarks.quiet_settings": []}
+    for _ in range(3):
+        for module in found:
+            found[module].append(_commit(server, module))
+    told, quiet = (max(times) for times in found.values())
+    print(
+        f"{COMMITTERS} committers: {told:,.0f} jobs/s with wakes, {quiet:,.0f} without: "
+        f"they lose {1 - told / quiet:.0%}"
+    )
+
+
+def _commit(server: Server, settings: str) -> float:
+    url = server.fresh()
+    with (
+        tempfile.TemporaryDirectory(prefix="benchmark-") as name,
+        psycopg.connect(url, autocommit=True) as listener,
+    ):
+        listener.execute("LISTEN jobqueue")
+        variables = environment(url, Path(name) / "marks")
+        if settings:
+            variables["DJANGO_SETTINGS_MODULE"] = settings
+        crowd = [
+            subprocess.Popen(
+                [sys.executable, "-m", "benchmarks.client", "commit", str(EACH)],
+                env=variables,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for _ in range(COMMITTERS)
+        ]
+        for one in crowd:
+            assert one.stdout is not None
+            one.stdout.readline()
+        start = time.perf_counter()
+        for one in crowd:
+            assert one.stdin is not None
+            one.stdin.write("\n")
+            one.stdin.flush()
+        for one in crowd:
+            assert one.stdout is not None
+            one.stdout.readline()
+        took = time.perf_counter() - start
+        for one in crowd:
+            one.communicate()
+    return COMMITTERS * EACH / took
+
+
+def history(server: Server, scale: float) -> None:
+    """The same drain on an empty table, and beside final, scheduled and other ready jobs."""
+    final, others = int(10_000_000 * scale), int(1_000_000 * scale)
+
+    def fill() -> None:
+        for statement, count in ((FINAL, final), (SCHEDULED, others), (ELSEWHERE, others)):
+            server.execute(statement, count=count)
+
+    for concurrency in (10, 50):
+        empty = drain(server, OURS, concurrency, 20_000)
+        full = drain(server, OURS, concurrency, 20_000, before=fill)
+        print(
+            f"drain at {concurrency} beside {final:,} final, {others:,} scheduled and {others:,} "
+            f"ready jobs elsewhere: {full.jobs_per_second / empty.jobs_per_second:.2f} of the "
+            f"empty table's; server CPU {full.server_us / empty.server_us:.2f}"
+        )
+
+
+def held(server: Server, scale: float) -> None:
+    """A drain while another transaction is open for the whole run, tenth by tenth."""
+    count = int(200_000 * max(scale, 0.3))
+    url = server.fresh()
+    server.execute(LOAD, count=count, task="benchmarks.tasks.note")
+    server.execute("VACUUM ANALYZE")
+    with psycopg.connect(url) as forgotten:
+        forgotten.execute("SELECT count(*), pg_current_xact_id() FROM jobqueue_queue")
+        with worker(OURS, url, 50) as run:
+            run.wait_for(1, RUN_SECONDS)
+            tenths, start = [], time.perf_counter()
+            for tenth in range(1, 11):
+                run.wait_for(count * tenth // 10, LONG_SECONDS)
+                tenths.append(count / 10 / (time.perf_counter() - start))
+                start = time.perf_counter()
+    print(
+        f"drain at 50 of {count:,} jobs beside an open transaction: the last tenth "
+        f"{tenths[-1] / tenths[0]:.2f} of the first ({tenths[0]:,.0f} jobs/s)"
+    )
+
+
+def memory(server: Server, scale: float) -> None:
+    """Resident memory at concurrency 50, early and late."""
+    count = int(1_000_000 * scale)
+    url = server.fresh()
+    server.execute(LOAD, count=count, task="benchmarks.tasks.note")
+    server.execute("VACUUM ANALYZE")
+    with worker(OURS, url, 50) as run:
+        run.wait_for(count // 10, LONG_SECONDS)
+        early = run.resident_mib()
+        run.wait_for(count, LONG_SECONDS)
+        print(f"memory at 50: {early:.0f} MiB after {count // 10:,} jobs, ", end="")
+        print(f"{run.resident_mib():.0f} MiB after {count:,}")
+
+
+def under_load(server: Server) -> None:
+    """From enqueue to start, with 1,000 jobs of 10 ms arriving each second."""
+    url, rate, seconds = server.fresh(), 500, 10
+    with worker(OURS, url, 50) as run:
+        feeders = [
+            subprocess.Popen(
+                [sys.executable, "-m", "benchmarks.client", "feed", str(rate * seconds), str(rate)],
+                env=environment(url, run.marks),
+            )
+            for _ in range(2)
+        ]
+        for feeder in feeders:
+            feeder.wait(LONG_SECONDS)
+        run.wait_for(2 * rate * seconds, RUN_SECONDS)
+    median, late = server.execute(WAITS, shares=[0.5, 0.99])[0][0]
+    print(f"1,000 arrivals a second of 10 ms: wait p50 {median:.1f} ms, p99 {late:.1f} ms")
+
+
+def remote(server: Server) -> None:
+    """A drain with 2 ms more of round trip, and without, both through the same proxy."""
+    found = {}
+    for delay in (0.0, 0.002):
+        proxies: list[Proxy] = []
+
+        def through(url: str, delay: float = delay, proxies: list[Proxy] = proxies) -> str:
+            proxies.append(Proxy(url, delay))
+            return proxies[0].url
+
+        found[delay] = drain(server, OURS, 50, 20_000, through=through).jobs_per_second
+        proxies[0].close()
+    share = found[0.002] / found[0.0]
+    print(f"drain at 50 from 2 ms away: {found[0.002]:,.0f} jobs/s, {share:.2f} of the near one")
