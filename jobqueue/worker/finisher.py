@@ -8,12 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-import psycopg
 import structlog
 
 from jobqueue.states import State
 from jobqueue.store import endings
-from jobqueue.store.connections import Session
+from jobqueue.store.connections import Session, concerns_data
 from jobqueue.store.endings import Ending, Stands
 from jobqueue.worker import outcomes
 from jobqueue.worker.held import Fate, Held, Registry
@@ -160,7 +159,7 @@ class Finisher:
         try:
             answers = await self.session.call(endings.finish, WRITE_SECONDS, self.worker, sent)
         except Exception as error:
-            if not _concerns_data(error):
+            if not concerns_data(error):
                 raise
             await self._write_apart(batch, error)
             return
@@ -250,18 +249,10 @@ class Finisher:
         try:
             await self.session.call(endings.progress, WRITE_SECONDS, news)
         except Exception as error:
-            if not _concerns_data(error):
+            if not concerns_data(error):
                 self._news = {held.token: held for held in batch} | self._news
                 raise
             log.warning("progress_refused", jobs=[id for id, _, _ in news], error=str(error))
-
-
-def _concerns_data(error: Exception) -> bool:
-    """Whether the database or the driver refuses a value: trying again will not help, but the
-    other outcomes can be written. 54 a program limit, P0 a trigger's own refusal."""
-    if isinstance(error, psycopg.DataError | psycopg.IntegrityError | UnicodeError):
-        return True
-    return (getattr(error, "sqlstate", None) or "")[:2] in {"54", "P0"}
 
 
 def _has_landed(ending: Ending, found: Stands | None) -> bool:
