@@ -192,12 +192,13 @@ def test_a_handler_that_holds_the_interpreter_during_the_drain_is_ended_from_c(f
     assert "hold_interpreter" in worker.text()
 
 
+@pytest.mark.long
 @pytest.mark.spec("S147")
 def test_a_handler_that_holds_the_interpreter_is_ended_though_no_signal_can_be_heard(fleet: Fleet):
     worker = fleet.start(LEASE_SECONDS=1.5, DRAIN_SECONDS=0.2, CANCEL_SECONDS=0.2)
     tasks.hold_interpreter.enqueue(when_stopping=False)
     wait_until(lambda: fleet.count("begin"))
-    assert worker.stop() == 1  # three leases after the last beat
+    assert worker.stop(seconds=90) == 1  # a minute behind the lease: it might be frozen
     assert "hold_interpreter" in worker.text()
 
 
