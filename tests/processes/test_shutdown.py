@@ -252,6 +252,21 @@ def test_an_operators_cancel_is_fulfilled_by_the_shutdown(fleet: Fleet):
     assert Job.objects.get(pk=job).state == "CANCELLED"
 
 
+@pytest.mark.spec("S134", "S135", "S203", "S215", "A21")
+def test_a_leader_gives_its_role_back_before_its_jobs_have_ended(fleet: Fleet):
+    worker = fleet.start(DRAIN_SECONDS=60)
+    worker.wait_for("leader_elected")
+    tasks.wait_for_file.enqueue(str(fleet.folder / "go"))
+    wait_until(lambda: fleet.count("begin"))
+    worker.send(signal.SIGTERM)
+    assert worker.wait_for("leader_resigned")["given_back"]
+    assert states() == {"RUNNING": 1}
+    tasks.nap.enqueue(0)  # which nobody takes any more
+    (fleet.folder / "go").touch()
+    assert worker.ended(30) == 0
+    assert states() == {"SUCCEEDED": 1, "READY": 1}
+
+
 @pytest.mark.spec("S138")
 def test_started_jobs_are_told_that_the_worker_stops(fleet: Fleet):
     worker = fleet.start(DRAIN_SECONDS=60)
