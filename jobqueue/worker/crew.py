@@ -97,7 +97,7 @@ class Crew:
 
     def _introduce(self) -> None:
         """Who is told what is heard."""
-        self.news.on_ready = self.claimer.wake
+        self.news.on_ready = self.finisher.on_ready = self.claimer.wake
         self.news.on_beat = self.heart.now
         listener = self.listener
         if listener is not None:

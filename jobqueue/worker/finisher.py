@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
 import psycopg
 import structlog
 
+from jobqueue.states import State
 from jobqueue.store import endings
 from jobqueue.store.connections import Session
 from jobqueue.store.endings import Ending, Stands
@@ -64,6 +65,7 @@ class Finisher:
         self._next_news = 0.0
         self._wake = asyncio.Event()
         self._closed = asyncio.Event()
+        self.on_ready: Callable[[str], object] = lambda queue: None  # a job may run again at once
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._refused)
@@ -212,6 +214,8 @@ class Finisher:
     def _settle(self, held: Held, ending: Ending, state: str) -> None:
         self._waiting.pop(held.token, None)
         self.registry.settle(held, _fate(ending))
+        if state == State.READY:
+            self.on_ready(held.claim.queue)
         self.reports.written(held, ending, state)
 
     def _drop_untrusted(self) -> None:

@@ -79,11 +79,13 @@ async def run_coroutine(
 
 
 def _is_small(value: Any) -> bool:
-    return value is None or type(value) in (bool, float) or _is_short(value)
-
-
-def _is_short(value: Any) -> bool:
-    return type(value) in (int, str) and len(str(value)) < 1_000
+    match value:
+        case None | True | False:
+            return True
+    kind = type(value)
+    if kind is int:
+        return bool(value.bit_length() < 64)
+    return kind is float or (kind is str and len(value) < 1_000)
 
 
 def _settle_in_lane(lane: Lane, settle: Settle, value: Any, error: BaseException | None) -> Ended:

@@ -78,9 +78,10 @@ class Receivers:
     def _send_well(self, signal: Signal, result: TaskResult[..., Any], level: int) -> None:
         """At once where nobody listens but Django, whose line is quickly written; else apart: a
         project's receiver, or its logging handler, may well send an e-mail."""
-        if _has_own(signal) or not _logs_quickly(level):
+        heard = django_log.isEnabledFor(level)
+        if _has_own(signal) or (heard and not _logs_quickly(level)):
             self._send_apart(signal, result)
-        elif django_log.isEnabledFor(level):
+        elif heard:
             _send(signal, result)
 
     def _send_apart(self, signal: Signal, result: TaskResult[..., Any]) -> Future[None]:

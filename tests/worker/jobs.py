@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import defaultdict
 from types import SimpleNamespace
@@ -91,4 +92,4 @@ async def aadd(left: int, right: int) -> int:
     return left + right
 
 
-__all__ = ["PermanentError", "RetryLater", "Snooze"]
+__all__ = ["PermanentError", "RetryLater", "Snooze", "asyncio"]

@@ -297,6 +297,40 @@ def test_debug_does_not_fill_the_log_of_queries(lane, settings):
         assert lane.submit(lambda: len(connection.queries_log)).result(5) == 0
 
 
+@pytest.fixture
+def pooled(transactional_db):
+    """Django's own pool, of two connections."""
+    wrapper = connections["default"]
+    wrapper.close()
+    options = wrapper.settings_dict["OPTIONS"]
+    options["pool"] = {"min_size": 1, "max_size": 2, "timeout": 20}
+    yield
+    wrapper.close()
+    wrapper.close_pool()
+    del options["pool"]
+
+
+@pytest.mark.spec("S81", "D35")
+def test_more_lanes_than_the_pool_has_connections_share_them(pooled, work, body):
+    running = work(concurrency=6)
+    name = body(backend)
+    waiting = [jobs.once.enqueue(name) for _ in range(40)]
+    states = {running.final(job).state for job in waiting}
+    assert states == {State.SUCCEEDED}
+    assert len({Job.objects.get(pk=job.id).result for job in waiting}) <= 2
+    running.stop()
+
+
+@pytest.mark.spec("S81", "D35")
+@pytest.mark.parametrize("leave", [_left_atomic, _left_broken, _left_closed])
+def test_no_pool_hands_on_what_a_handler_left(pooled, lane, leave):
+    in_lane(lane, leave)
+    in_lane(lane, lambda: jobs.query("SET search_path = nowhere"))
+    for _ in range(4):
+        assert in_lane(lane, Group.objects.count) == 0
+    wait_until(lambda: open_transactions() == [])
+
+
 def test_fresh_connections_are_had_after_a_hangup(transactional_db):
     lanes = Lanes()
     idle, busy = lanes.take(), lanes.take()

@@ -1,0 +1,229 @@
+"""Django's signals from the worker: exactly once, and never at a job's expense."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+from django.contrib.auth.models import Group
+from django.db import transaction
+from django.tasks import TaskResultStatus
+from django.tasks.signals import task_enqueued, task_finished, task_started
+
+from jobqueue import operations
+from jobqueue.models import Job
+from jobqueue.states import State
+from tests.worker import jobs
+from tests.worker.running import open_transactions
+
+
+@pytest.fixture
+def connect():
+    """Connect receivers; they are gone after the test."""
+    connected = []
+
+    def connect(signal, receiver):
+        signal.connect(receiver, weak=False)
+        connected.append((signal, receiver))
+        return receiver
+
+    yield connect
+    for signal, receiver in connected:
+        signal.disconnect(receiver)
+
+
+@pytest.fixture
+def heard(connect):
+    """What was sent: (signal, job, status)."""
+    heard = []
+    for name, signal in {"started": task_started, "finished": task_finished}.items():
+
+        def receiver(sender, task_result, name=name, **kwargs):
+            heard.append((name, int(task_result.id), str(task_result.status)))
+
+        connect(signal, receiver)
+    return heard
+
+
+@pytest.mark.spec("D117", "S87")
+def test_each_attempt_is_told_and_the_final_state_once(work, body, heard, shared):
+    running = work()
+
+    def flaky():
+        jobs.note("run")
+        if len(shared.notes) < 3:
+            raise ValueError
+
+    job = int(jobs.call.enqueue(body(flaky)).id)
+    assert running.final(job).state == State.SUCCEEDED
+    running.wait(lambda: ("finished", job, "SUCCESSFUL") in heard)
+    running.stop()
+    assert heard == [("started", job, "RUNNING")] * 3 + [("finished", job, "SUCCESSFUL")]
+
+
+@pytest.mark.spec("D117")
+def test_failures_and_cancels_are_told_with_their_error(work, body, connect, shared):
+    running = work()
+    results = {}
+    connect(
+        task_finished,
+        lambda sender, task_result, **k: results.update({task_result.id: task_result}),
+    )
+
+    async def handler():
+        shared.events["in"].set()
+        await jobs.asyncio.sleep(600)
+
+    def fails():
+        raise ValueError("told")
+
+    dead = jobs.once.enqueue(body(fails))
+    cancelled = jobs.acall.enqueue(body(handler))
+    fine = jobs.add.enqueue(1, 2)
+    assert shared.events["in"].wait(20)
+    operations.cancel(Job.objects.get(pk=cancelled.id))
+    running.wait(lambda: len(results) == 3)
+    assert results[dead.id].status == TaskResultStatus.FAILED
+    assert results[dead.id].errors[0].exception_class is ValueError
+    assert "told" in results[dead.id].errors[0].traceback
+    assert results[cancelled.id].status == TaskResultStatus.FAILED
+    assert results[fine.id].return_value == 3
+    assert results[fine.id].attempts == 1
+
+
+@pytest.mark.spec("S67", "S87")
+def test_a_refused_outcome_is_not_told(work, body, heard, shared):
+    running = work()
+    job = jobs.call.enqueue(body(lambda: shared.events["go"].wait(20) and None))
+    running.state(job, State.RUNNING)
+    Job.objects.filter(pk=job.id).delete()
+    shared.events["go"].set()
+    running.wait(lambda: len(running.worker.registry) == 0)
+    running.stop()
+    assert [name for name, *_ in heard] == ["started"]
+
+
+@pytest.mark.spec("D116", "S87")
+def test_receivers_of_every_kind_leave_jobs_unharmed(work, connect, heard):
+    running = work()
+
+    def raises(**kwargs):
+        raise ValueError("receiver")
+
+    def leaves(**kwargs):
+        raise SystemExit(3)
+
+    def breaks(**kwargs):
+        transaction.atomic().__enter__()
+        Group.objects.create(name="receiver")
+
+    def uses(**kwargs):
+        Group.objects.count()
+
+    async def waits(**kwargs):
+        await jobs.asyncio.sleep(0)
+
+    for signal in (task_started, task_finished):
+        for receiver in (raises, breaks, uses, waits, leaves):
+            connect(signal, receiver)
+    waiting = [task.enqueue(1, n) for n in range(10) for task in (jobs.add, jobs.aadd)]
+    assert [running.final(job).result for job in waiting] == [1 + n // 2 for n in range(20)]
+    running.wait(lambda: len([name for name, *_ in heard if name == "finished"]) == 20)
+    running.wait(lambda: not open_transactions())
+    assert not Group.objects.exists()
+    assert running.stop() == 0
+
+
+@pytest.mark.spec("D116")
+def test_a_receiver_that_sleeps_holds_up_no_job(work, connect, shared):
+    running = work()
+    connect(task_finished, lambda **kwargs: shared.events["go"].wait(30))
+    for number in range(10):
+        assert running.final(jobs.aadd.enqueue(1, number)).result == 1 + number
+    assert running.executor.receivers.flush() is not None
+    shared.events["go"].set()
+
+
+@pytest.mark.spec("D116")
+def test_receivers_that_lag_far_behind_stop_the_claims(work, connect, shared, monkeypatch):
+    from jobqueue.worker import receivers
+
+    monkeypatch.setattr(receivers, "MOST_WAITING", 5)
+    running = work(concurrency=2)
+    connect(task_finished, lambda **kwargs: shared.events["go"].wait(30))
+    waiting = [jobs.aadd.enqueue(1, number) for number in range(40)]
+    running.wait(lambda: running.executor.receivers.is_behind)
+    running.wait(lambda: len(running.worker.registry) == 0)
+    assert Job.objects.filter(state=State.READY).exists()
+    shared.events["go"].set()
+    for job in waiting:
+        assert running.final(job).state == State.SUCCEEDED
+
+
+@pytest.fixture
+def django_log():
+    """The logger of Django's own receivers, which the site keeps quiet."""
+    logger = logging.getLogger("django.tasks")
+    before = logger.level
+    logger.setLevel(logging.INFO)
+    yield logger
+    logger.setLevel(before)
+
+
+class Mailer(logging.Handler):
+    """Slow, as one that sends an e-mail."""
+
+    def __init__(self, level, shared):
+        super().__init__(level)
+        self.shared, self.threads = shared, set()
+
+    def emit(self, record):
+        self.threads.add(threading.current_thread().name)
+        self.shared.events["sent"].wait(30)
+
+
+@pytest.mark.spec("D116")
+@pytest.mark.parametrize("level", [logging.INFO, logging.ERROR])
+def test_a_slow_logging_handler_holds_up_neither_jobs_nor_the_loop(
+    work, body, shared, level, django_log
+):
+    running = work()
+    mailer = Mailer(level, shared)
+    django_log.addHandler(mailer)
+    try:
+        dead = jobs.once.enqueue(body(lambda: 1 / 0))
+        assert running.final(dead).state == State.DEAD
+        assert running.final(jobs.aadd.enqueue(1, 2)).result == 3
+        running.wait(lambda: mailer.threads)
+        assert mailer.threads == {"signals"}
+    finally:
+        shared.events["sent"].set()
+        running.stop()
+        django_log.removeHandler(mailer)
+
+
+@pytest.mark.spec("D116")
+def test_a_logging_handler_that_raises_changes_nothing(work, body, django_log):
+    class Breaks(logging.StreamHandler):
+        def handle(self, record):
+            raise ValueError("no log today")
+
+    handler = Breaks()
+    django_log.addHandler(handler)
+    try:
+        running = work()
+        assert running.final(jobs.once.enqueue(body(lambda: 1 / 0))).state == State.DEAD
+        assert running.final(jobs.add.enqueue(1, 2)).result == 3
+        running.stop()
+    finally:
+        django_log.removeHandler(handler)
+
+
+def test_the_enqueue_is_told_by_whoever_enqueues(work, body, connect):
+    enqueued = []
+    connect(task_enqueued, lambda sender, task_result, **k: enqueued.append(int(task_result.id)))
+    running = work()
+    parent = jobs.call.enqueue(body(lambda: int(jobs.add.enqueue(1, 2).id)))
+    child = running.final(parent).result
+    assert enqueued == [int(parent.id), child]
