@@ -181,6 +181,17 @@ def test_a_thread_that_a_job_left_behind_does_not_hold_the_process(fleet: Fleet,
     assert worker.report["completed"] == 1
 
 
+@pytest.mark.spec("S146", "S148")
+def test_what_hangs_at_the_interpreters_end_is_bounded_too(fleet: Fleet):
+    worker = fleet.start(DRAIN_SECONDS=1)
+    tasks.hang_at_exit.enqueue()
+    wait_until(lambda: states()["SUCCEEDED"])
+    start = time.monotonic()
+    assert worker.stop() == 1
+    assert time.monotonic() - start < 5 + SLACK_SECONDS
+    assert worker.events("worker_stopped")
+
+
 @pytest.mark.spec("S147", "S148")
 def test_a_handler_that_holds_the_interpreter_during_the_drain_is_ended_from_c(fleet: Fleet):
     worker = fleet.start(DRAIN_SECONDS=1, CANCEL_SECONDS=0.5)
