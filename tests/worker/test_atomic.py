@@ -316,6 +316,7 @@ def test_no_interrupt_lands_between_the_last_line_and_the_commit(work, body, sha
 
 
 @pytest.mark.spec("S82")
+@pytest.mark.long
 def test_interrupts_raced_against_the_commit_leave_effect_and_state_agreed(work, body, request):
     """The handler ends just when its timeout does."""
     rounds = 1_000 if request.config.getoption("--long") else 60
