@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import psycopg
 import pytest
+import structlog
 from django.contrib.auth.models import Group
 from django.db import DatabaseError, connection, connections, transaction
 from django.tasks.exceptions import InvalidTask
@@ -138,6 +139,7 @@ def test_a_row_that_somebody_holds_is_waited_for(work, body, shared, other):
     assert Job.objects.get(pk=job.id).state == State.RUNNING
     other.rollback()
     assert running.final(job).state == State.SUCCEEDED
+    assert [a.outcome for a in attempts(job)] == ["SUCCEEDED"]
     assert effects() == ["effect"]
 
 
@@ -222,9 +224,12 @@ def test_a_hook_that_fails_behind_the_commit_takes_nothing_back(work, body):
         write()
         transaction.on_commit(lambda: 1 / 0)
 
-    job = jobs.atomically.enqueue(body(handler))
-    row = running.final(job)
-    running.quiet()
+    with structlog.testing.capture_logs() as entries:
+        job = jobs.atomically.enqueue(body(handler))
+        row = running.final(job)
+        running.quiet()
+    told = [e["event"] for e in entries if e["log_level"] == "error"]
+    assert told == ["on_commit_hook_failed"]
     assert (row.state, row.last_error, effects()) == (State.SUCCEEDED, "", ["effect"])
     assert running.worker.registry.counts[Fate.COMPLETED] == 1
 
@@ -312,6 +317,7 @@ def test_no_interrupt_lands_between_the_last_line_and_the_commit(work, body, sha
         time.sleep(0.3)
     other.rollback()
     assert running.final(job).state == State.SUCCEEDED
+    assert [a.outcome for a in attempts(job)] == ["SUCCEEDED"]
     assert effects() == ["effect"]
 
 

@@ -437,8 +437,8 @@ def test_a_driver_lock_held_at_an_interrupt_is_not_handed_to_the_next_handler(la
     begun, done = threading.Event(), threading.Event()
 
     def body():
-        begun.set()
         backend()
+        begun.set()
         _spin(done)
 
     def run():
