@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 from hypothesis.stateful import run_state_machine_as_test as run
 from psycopg.rows import dict_row
 
@@ -21,7 +21,9 @@ from tests.rows import add_job, ago, ahead
 
 WORKERS = [uuid4() for _ in range(3)]
 MAX_ATTEMPTS = 3
+STEPS = 50
 OUTCOMES = [outcome for outcome in Outcome if outcome is not Outcome.LOST]
+RARELY = st.sampled_from([False, False, False, True])
 FAILURES = (Outcome.FAILED, Outcome.TIMED_OUT)
 
 
@@ -75,6 +77,9 @@ class Store(RuleBasedStateMachine):
 
     @rule(target=jobs, scheduled=st.booleans())
     def enqueue(self, scheduled):
+        return self.enqueued(scheduled)
+
+    def enqueued(self, scheduled):
         state = State.SCHEDULED if scheduled else State.READY
         run_at = ahead(3600) if scheduled else ago(1)
         columns = {"state": str(state), "run_at": run_at, "max_attempts": MAX_ATTEMPTS}
@@ -83,8 +88,19 @@ class Store(RuleBasedStateMachine):
         self.model[job] = Expected(state)
         return job
 
+    @initialize(target=jobs)
+    def begin(self):
+        """Something in each waiting state, and some of it held."""
+        made = [self.enqueued(scheduled=number % 4 == 0) for number in range(12)]
+        for worker in WORKERS * 2:
+            self.claimed(worker)
+        return multiple(*made)
+
     @rule(target=tokens, worker=st.sampled_from(WORKERS))
     def claim(self, worker):
+        return self.claimed(worker)
+
+    def claimed(self, worker):
         token = uuid4()
         rows = self.do(claims.claim(self.connection, "default", worker, [token], 3600.0))
         ready = [
@@ -100,6 +116,11 @@ class Store(RuleBasedStateMachine):
             self.model[row.id].token = token
         return token
 
+    def aimed(self, token, stale):
+        """The token of a claim that is held now, unless a stale one is wanted."""
+        held = [expected.token for expected in self.model.values() if expected.token]
+        return token if stale or not held else held[token.int % len(held)]
+
     def holder(self, token):
         """The job that bears this token now."""
         return next((job for job, e in self.model.items() if e.token == token), None)
@@ -111,8 +132,9 @@ class Store(RuleBasedStateMachine):
                 return job
         return next(iter(self.model), 0)
 
-    @rule(token=tokens)
-    def renew(self, token):
+    @rule(token=tokens, stale=RARELY)
+    def renew(self, token, stale):
+        token = self.aimed(token, stale)
         job = self.some_job(token)
         told = [beats.Held(job, token)]
         beat = beats.beat(self.connection, WORKERS[0], told, lease=3600.0, phase="", wake="")
@@ -126,12 +148,14 @@ class Store(RuleBasedStateMachine):
 
     @rule(
         token=tokens,
+        stale=RARELY,
         outcome=st.sampled_from([*OUTCOMES, None]),
         final=st.booleans(),
         delay=st.sampled_from([0.0, 3600.0]),
         hold=st.sampled_from([None, 3600.0]),
     )
-    def finish(self, token, outcome, final, delay, hold):
+    def finish(self, token, stale, outcome, final, delay, hold):
+        token = self.aimed(token, stale)
         final = final and outcome in FAILURES
         hold = hold if outcome is Outcome.INTERRUPTED else None
         delay = delay if outcome in (*FAILURES, Outcome.SNOOZED, None) else 0.0
@@ -176,8 +200,9 @@ class Store(RuleBasedStateMachine):
             t: o for t, o in stands.items() if t == told.token
         }
 
-    @rule(token=tokens)
-    def progress(self, token):
+    @rule(token=tokens, stale=RARELY)
+    def progress(self, token, stale):
+        token = self.aimed(token, stale)
         news = [(self.some_job(token), token, '{"done": 1}')]
         took = self.do(endings.progress(self.connection, news))
         assert took == ({token} if self.holder(token) else set())
@@ -317,7 +342,7 @@ FROM jobqueue_job
 
 
 @pytest.mark.spec("S1", "S2", "S92", "S109", "S114", "S115", "S126")
-@pytest.mark.parametrize("examples", [60, pytest.param(3000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("examples", [100, pytest.param(2000, marks=pytest.mark.long)])
 @pytest.mark.timeout(3000)
 def test_the_store_does_what_the_table_of_transitions_says(transactional_db, examples):
     Store.parameters = conf.connection_parameters()
@@ -325,10 +350,11 @@ def test_the_store_does_what_the_table_of_transitions_says(transactional_db, exa
         Store,
         settings=settings(
             max_examples=examples,
-            stateful_step_count=40,
+            stateful_step_count=STEPS,
             deadline=None,
             suppress_health_check=list(HealthCheck),
             database=None,
             derandomize="CI" in os.environ,
         ),
+        _min_steps=STEPS,
     )

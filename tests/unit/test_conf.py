@@ -96,7 +96,7 @@ GOOD = {
     "TIMEOUT_SECONDS": [None, 0.5, 86400],
     "RETENTION": [{}, {"DEAD": None}, {"SUCCEEDED": 0}],
     "REDACT": [[], ["pin"], ("pin",)],
-    "PROBE_ADDRESS": [None, "9000", "127.0.0.1:0", "[::1]:9000"],
+    "PROBE_ADDRESS": [None, "127.0.0.1:0", "[::1]:9000"],
     "BACKOFF_BASE_SECONDS": [0, 3600],
 }
 
