@@ -64,9 +64,12 @@ class Executor:
         self.finisher.put(held, outcomes.unstarted(held.claim))
 
     def stop(self, held: Held, why: Stop) -> None:
-        """Tell one handler to stop."""
+        """Tell one handler to stop. One that cannot be told must not keep others from hearing."""
         now = asyncio.get_running_loop().time()
-        held.stop(why, now, self.settings.cancel_seconds)
+        try:
+            held.stop(why, now, self.settings.cancel_seconds)
+        except Exception:
+            log.exception("handler_not_told", job=held.claim.id, task=held.claim.task, why=why)
 
     def release_with_hold(self, held: Held, hold: float) -> None:
         """The handler has not ended and this process is about to: nobody may claim the job for
