@@ -19,7 +19,7 @@ from jobqueue import tasks
 from jobqueue.conf import Settings
 from jobqueue.context import JobContext, current_job
 from jobqueue.store.endings import Ending
-from jobqueue.worker import forks, outcomes
+from jobqueue.worker import forks, outcomes, swallowed
 from jobqueue.worker.atomic import Recorder
 from jobqueue.worker.contained import current_held
 from jobqueue.worker.finisher import Finisher
@@ -51,6 +51,7 @@ class Executor:
         self.strays = Strays()
         self._context = copy_context()  # each attempt starts from this, not from another attempt
         forks.watch()
+        swallowed.watch()
 
     def start(self, held: Held) -> None:
         """Begin the attempt of a claim that has just been registered."""

@@ -216,6 +216,34 @@ def test_a_handler_that_saw_the_cancel_and_goes_on_is_interrupted_in_the_end(
     assert (row.state, row.reason) == (State.CANCELLED, Reason.CANCELLED_FORCED)
 
 
+class Finalized:
+    """Spins in its finalizer, from which no exception gets out."""
+
+    def __init__(self, begun, seconds):
+        self.begun, self.seconds = begun, seconds
+
+    def __del__(self):
+        self.begun.set()
+        end = time.monotonic() + self.seconds
+        while time.monotonic() < end:
+            pass
+
+
+@pytest.mark.spec("S118")
+def test_an_interrupt_that_a_finalizer_swallowed_comes_again(work, body, shared):
+    running = work(timeout_seconds=0.3)
+
+    def handler():
+        one = Finalized(shared.events["in"], 1.0)
+        del one
+        jobs.note("finalized")
+        spin()
+
+    row = running.final(jobs.once.enqueue(body(handler)))
+    assert (row.state, row.reason) == (State.DEAD, Reason.TIMED_OUT)
+    assert shared.notes == ["finalized"]
+
+
 @pytest.mark.spec("S118")
 def test_the_query_that_a_plain_handler_waits_for_is_cancelled_but_not_its_clean_up(
     work, body, shared
