@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Any
 
@@ -71,7 +72,10 @@ class Running:
     def stop(self) -> int | None:
         """Stop as a signal would, and return the exit code."""
         if self.thread.is_alive():
-            self.on_loop(self.worker.shutdown.request, "signal")
+            loop = self.worker.watchdog.loop
+            assert loop is not None
+            with contextlib.suppress(RuntimeError):  # it has just been closed
+                loop.call_soon_threadsafe(self.worker.shutdown.request, "signal")
         self.thread.join(STOP_SECONDS)
         assert not self.thread.is_alive(), "the worker does not end"
         assert self.error is None, self.error
@@ -87,12 +91,18 @@ class Running:
     def on_loop(self, call: Callable[..., Any], *args: Any) -> Any:
         """Call something in the worker's loop, and return what it returns."""
 
-        async def made() -> Any:
-            return call(*args)
+        answer: Future[Any] = Future()
+
+        def made() -> None:
+            try:
+                answer.set_result(call(*args))
+            except BaseException as error:
+                answer.set_exception(error)
 
         loop = self.worker.watchdog.loop
         assert loop is not None
-        return asyncio.run_coroutine_threadsafe(made(), loop).result(10)
+        loop.call_soon_threadsafe(made)
+        return answer.result(10)
 
     @property
     def executor(self) -> Executor:
