@@ -21,12 +21,12 @@ from jobqueue.context import JobContext, current_job
 from jobqueue.store.endings import Ending
 from jobqueue.worker import forks, outcomes, swallowed
 from jobqueue.worker.atomic import Recorder
+from jobqueue.worker.attempt import Ended, How, Options, options_for
 from jobqueue.worker.contained import current_held
 from jobqueue.worker.finisher import Finisher
 from jobqueue.worker.handlers import Settle, run_coroutine, run_function
 from jobqueue.worker.held import Held, Registry, Stop
 from jobqueue.worker.lanes import Lane, Lanes
-from jobqueue.worker.outcomes import Ended, How, Options
 from jobqueue.worker.receivers import Receivers
 from jobqueue.worker.strays import Strays
 
@@ -105,7 +105,7 @@ class Executor:
         if held.told is not None or claim.cancel_requested:  # perhaps during the import
             self._over(held, outcomes.unstarted(claim))
             return
-        options = outcomes.options(claim, task, self.settings)
+        options = options_for(claim, task, self.settings)
         settle = partial(self._settle, held, options)
         if not iscoroutinefunction(task.func):
             self._run_in_lane(held, self._begin(held, task, options), options, settle)

@@ -16,10 +16,10 @@ from typing import Any
 from asgiref.sync import ThreadSensitiveContext
 
 from jobqueue.exceptions import JobCancelled, JobInterrupted, JobTimeout
+from jobqueue.worker.attempt import Ended
 from jobqueue.worker.contained import Steps, leave_if_forked
 from jobqueue.worker.held import Held, Stop
 from jobqueue.worker.lanes import INTERRUPT_APART_SECONDS, Lane, Lanes
-from jobqueue.worker.outcomes import Ended
 from jobqueue.worker.strays import Strays
 from jobqueue.worker.swallowed import Again
 
