@@ -118,10 +118,15 @@ class Executor:
     async def _import(self, held: Held) -> Task[..., Any]:
         """In a lane: the import of a module may touch the database, or take long."""
         lane = held.lane = self.lanes.take()
+        limit, loop = self.settings.timeout_seconds, asyncio.get_running_loop()
+        if limit is not None:  # nothing can end an import; but it is told of as what does not end
+            held.timer = loop.call_later(limit, self.stop, held, Stop.TIMEOUT)
         found: Task[..., Any]
         try:
             found = await asyncio.wrap_future(lane.submit(_resolve_in_lane, lane, held.claim.task))
         finally:
+            if held.timer is not None:
+                held.timer.cancel()
             held.lane = None
             self.lanes.give_back(lane)
         return found

@@ -19,7 +19,7 @@ from jobqueue.exceptions import JobCancelled, JobInterrupted, JobTimeout
 from jobqueue.worker.attempt import Ended
 from jobqueue.worker.contained import Steps, leave_if_forked
 from jobqueue.worker.held import Held, Stop
-from jobqueue.worker.lanes import INTERRUPT_APART_SECONDS, Lane, Lanes
+from jobqueue.worker.lanes import Lane, Lanes
 from jobqueue.worker.strays import Strays
 from jobqueue.worker.swallowed import Again
 
@@ -31,6 +31,8 @@ INTERRUPT: dict[Stop, type[BaseException]] = {
 }
 # How long a cancelled function may take to look at `is_cancelled` before it is interrupted.
 LOOK_SECONDS = 0.5
+# How soon an interrupt that could not be raised is tried again.
+INTERRUPT_AGAIN_SECONDS = 0.01
 # How often the query that keeps an interrupt from landing is looked for, and cancelled.
 QUERY_SECONDS = 0.25
 # From a handler's end, however it ended, to what is to be written. Never raises.
@@ -168,13 +170,15 @@ class _Interrupter:
             self._raise(Stop.CANCEL)
 
     def _raise(self, why: Stop) -> None:
-        if self.held.ended:
+        if self.held.ended or not self.lane.is_open:
             return
         landed: list[bool] = []
         if self.lane.interrupt(self._kind(why, landed)):
             for task in self.held.children or ():
                 task.cancel()  # the thread waits for it in async_to_sync
             self._free_thread(landed)
+        else:  # not just now
+            self.loop.call_later(INTERRUPT_AGAIN_SECONDS, self._raise, why)
 
     def _kind(self, why: Stop, landed: list[bool]) -> type[BaseException]:
         """Return the exception's class, as one that tells when it is raised in its thread, and
@@ -189,9 +193,7 @@ class _Interrupter:
         def again(error: BaseException) -> None:
             self.held.landed = False
             with contextlib.suppress(RuntimeError):  # the loop is closed
-                self.loop.call_soon_threadsafe(
-                    self.loop.call_later, 2 * INTERRUPT_APART_SECONDS, self._raise, why
-                )
+                self.loop.call_soon_threadsafe(self._raise, why)
 
         words = {"__init__": raised, "again": again, "__module__": kind.__module__}
         return type(kind.__name__, (kind, Again), words)
