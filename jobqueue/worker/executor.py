@@ -19,14 +19,14 @@ from jobqueue import tasks
 from jobqueue.conf import Settings
 from jobqueue.context import JobContext, current_job
 from jobqueue.store.endings import Ending
-from jobqueue.worker import forks, outcomes
+from jobqueue.worker import forks, outcomes, swallowed
 from jobqueue.worker.atomic import Recorder
+from jobqueue.worker.attempt import Ended, How, Options, options_for
 from jobqueue.worker.contained import current_held
 from jobqueue.worker.finisher import Finisher
 from jobqueue.worker.handlers import Settle, run_coroutine, run_function
 from jobqueue.worker.held import Held, Registry, Stop
 from jobqueue.worker.lanes import Lane, Lanes
-from jobqueue.worker.outcomes import Ended, How, Options
 from jobqueue.worker.receivers import Receivers
 from jobqueue.worker.strays import Strays
 
@@ -51,6 +51,7 @@ class Executor:
         self.strays = Strays()
         self._context = copy_context()  # each attempt starts from this, not from another attempt
         forks.watch()
+        swallowed.watch()
 
     def start(self, held: Held) -> None:
         """Begin the attempt of a claim that has just been registered."""
@@ -64,9 +65,12 @@ class Executor:
         self.finisher.put(held, outcomes.unstarted(held.claim))
 
     def stop(self, held: Held, why: Stop) -> None:
-        """Tell one handler to stop."""
+        """Tell one handler to stop. One that cannot be told must not keep others from hearing."""
         now = asyncio.get_running_loop().time()
-        held.stop(why, now, self.settings.cancel_seconds)
+        try:
+            held.stop(why, now, self.settings.cancel_seconds)
+        except Exception:
+            log.exception("handler_not_told", job=held.claim.id, task=held.claim.task, why=why)
 
     def release_with_hold(self, held: Held, hold: float) -> None:
         """The handler has not ended and this process is about to: nobody may claim the job for
@@ -101,7 +105,7 @@ class Executor:
         if held.told is not None or claim.cancel_requested:  # perhaps during the import
             self._over(held, outcomes.unstarted(claim))
             return
-        options = outcomes.options(claim, task, self.settings)
+        options = options_for(claim, task, self.settings)
         settle = partial(self._settle, held, options)
         if not iscoroutinefunction(task.func):
             self._run_in_lane(held, self._begin(held, task, options), options, settle)
@@ -114,10 +118,15 @@ class Executor:
     async def _import(self, held: Held) -> Task[..., Any]:
         """In a lane: the import of a module may touch the database, or take long."""
         lane = held.lane = self.lanes.take()
+        limit, loop = self.settings.timeout_seconds, asyncio.get_running_loop()
+        if limit is not None:  # nothing can end an import; but it is told of as what does not end
+            held.timer = loop.call_later(limit, self.stop, held, Stop.TIMEOUT)
         found: Task[..., Any]
         try:
             found = await asyncio.wrap_future(lane.submit(_resolve_in_lane, lane, held.claim.task))
         finally:
+            if held.timer is not None:
+                held.timer.cancel()
             held.lane = None
             self.lanes.give_back(lane)
         return found
