@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import faulthandler
 import os
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,7 +27,8 @@ from jobqueue.worker.recycle import Recycling
 from jobqueue.worker.start import CannotStartError
 from jobqueue.worker.worker import Orders, Worker
 
-EXIT_SECONDS = 2.0  # for what others do at the interpreter's end
+# For the interpreter's own end and what others do there, also on a machine that is very busy.
+EXIT_SECONDS = 5.0
 
 
 class BadArgumentsError(ValueError):
@@ -172,7 +175,7 @@ def launch(options: Options, command: Sequence[str] | None = None) -> int:
         return _say(error, 1)
     if worker.must_leave_hard:
         _leave_hard(code)
-    _bound_the_exit()
+    _bound_the_exit(worker.watchdog.deadline)
     return code
 
 
@@ -183,10 +186,16 @@ def _say(error: Exception, code: int) -> int:
     return code
 
 
-def _bound_the_exit() -> None:
+def _bound_the_exit(deadline: float | None) -> None:
     """The deadline covers the interpreter's own end too: what some library does there, such as
     sending its last figures, may hang. Registered last, so that it comes before all others."""
-    atexit.register(faulthandler.dump_traceback_later, EXIT_SECONDS, exit=True)
+
+    def arm() -> None:
+        left = 0.0 if deadline is None else deadline - time.monotonic()
+        with contextlib.suppress(Exception):  # no stderr that could be written to
+            faulthandler.dump_traceback_later(max(left, EXIT_SECONDS), exit=True)
+
+    atexit.register(arm)
 
 
 def _leave_hard(code: int) -> None:

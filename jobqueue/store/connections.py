@@ -87,6 +87,14 @@ def read_json(text: bytes | str) -> Any:
     return {} if text == b"{}" else _decode(text if isinstance(text, str) else text.decode())
 
 
+def concerns_data(error: Exception) -> bool:
+    """Whether the database or the driver refuses a value: trying again will not help, but other
+    rows can be written. 54 a program limit, P0 a trigger's own refusal."""
+    if isinstance(error, psycopg.DataError | psycopg.IntegrityError | UnicodeError):
+        return True
+    return (getattr(error, "sqlstate", None) or "")[:2] in {"54", "P0"}
+
+
 def drop(connection: AsyncConnection[Any]) -> None:
     """Cut the socket under whatever waits on it, without a word to the server."""
     with contextlib.suppress(OSError, psycopg.Error, ValueError):

@@ -15,9 +15,10 @@ from jobqueue.exceptions import JobInterrupted, LeaseLost
 from jobqueue.store.connections import is_weather
 from jobqueue.store.endings import FINISH, Written, finish_parameters
 from jobqueue.worker import outcomes
+from jobqueue.worker.attempt import Ended, How
 from jobqueue.worker.held import Held, Stop
 from jobqueue.worker.lanes import Lane
-from jobqueue.worker.outcomes import BadResult, Ended, How, NoConnection
+from jobqueue.worker.outcomes import BadResult, NoConnection
 
 BUSY_SECONDS = 0.05
 log = structlog.get_logger("jobqueue")

@@ -13,7 +13,7 @@ from types import TracebackType
 
 # The timer cannot tell a frozen process from a blocked interpreter. It is set well behind the
 # trust's end, so that a worker that was stopped and continued can go on; the fence held meanwhile.
-BEHIND_LEASES = 2.0
+BEHIND_LEASES, BEHIND_SECONDS = 2.0, 60.0
 # It comes after the watchdog, which knows more to say.
 AFTER_DEADLINE_SECONDS = 0.5
 WRITE_SECONDS = 1.0
@@ -26,7 +26,7 @@ class DeadMan:
     """
 
     def __init__(self, lease_seconds: float) -> None:
-        self._horizon = (1 + BEHIND_LEASES) * lease_seconds
+        self._horizon = lease_seconds + max(BEHIND_LEASES * lease_seconds, BEHIND_SECONDS)
         self._own: int | None = None
         self._resting = True
 

@@ -20,14 +20,14 @@ from jobqueue.conf import Settings
 from jobqueue.context import JobContext, current_job
 from jobqueue.store.claims import Claim
 from jobqueue.store.endings import Ending
-from jobqueue.worker import forks, outcomes
+from jobqueue.worker import forks, outcomes, swallowed
 from jobqueue.worker.atomic import Recorder
+from jobqueue.worker.attempt import Ended, How, Options, options_for
 from jobqueue.worker.contained import current_held
 from jobqueue.worker.finisher import Finisher
 from jobqueue.worker.handlers import Settle, enter_lanes, run_coroutine, run_function
 from jobqueue.worker.held import Held, Registry, Stop
 from jobqueue.worker.lanes import Lane, Lanes
-from jobqueue.worker.outcomes import Ended, How, Options
 from jobqueue.worker.receivers import Receivers
 from jobqueue.worker.strays import Strays
 
@@ -54,6 +54,7 @@ class Executor:
         self._context = copy_context()  # each attempt starts from this, not from another attempt
         self._context.run(enter_lanes, lanes)
         forks.watch()
+        swallowed.watch()
 
     def start(self, held: Held) -> None:
         """Begin the attempt of a claim that has just been registered: its first step is made here
@@ -71,9 +72,12 @@ class Executor:
         self.finisher.put(held, outcomes.unstarted(held.claim))
 
     def stop(self, held: Held, why: Stop) -> None:
-        """Tell one handler to stop."""
+        """Tell one handler to stop. One that cannot be told must not keep others from hearing."""
         now = asyncio.get_running_loop().time()
-        held.stop(why, now, self.settings.cancel_seconds)
+        try:
+            held.stop(why, now, self.settings.cancel_seconds)
+        except Exception:
+            log.exception("handler_not_told", job=held.claim.id, task=held.claim.task, why=why)
 
     def release_with_hold(self, held: Held, hold: float) -> None:
         """The handler has not ended and this process is about to: nobody may claim the job for
@@ -120,19 +124,24 @@ class Executor:
 
     def _options(self, claim: Claim, task: Task[..., Any]) -> Options:
         if claim.options:
-            return outcomes.options(claim.options, task, self.settings)
+            return options_for(claim.options, task, self.settings)
         usual = self._usual.get(claim.task)
         if usual is None:
-            usual = self._usual[claim.task] = outcomes.options({}, task, self.settings)
+            usual = self._usual[claim.task] = options_for({}, task, self.settings)
         return usual
 
     async def _import(self, held: Held) -> Task[..., Any]:
         """In a lane: the import of a module may touch the database, or take long."""
         lane = held.lane = self.lanes.take()
+        limit, loop = self.settings.timeout_seconds, asyncio.get_running_loop()
+        if limit is not None:  # nothing can end an import; but it is told of as what does not end
+            held.timer = loop.call_later(limit, self.stop, held, Stop.TIMEOUT)
         found: Task[..., Any]
         try:
             found = await asyncio.wrap_future(lane.submit(_resolve_in_lane, lane, held.claim.task))
         finally:
+            if held.timer is not None:
+                held.timer.cancel()
             held.lane = None
             self.lanes.give_back(lane)
         return found

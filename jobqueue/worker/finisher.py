@@ -8,13 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-import psycopg
 import structlog
 
 from jobqueue import logs
 from jobqueue.states import State
 from jobqueue.store import endings
-from jobqueue.store.connections import Session
+from jobqueue.store.connections import Session, concerns_data
 from jobqueue.store.endings import Ending, Stands, Written
 from jobqueue.worker import outcomes
 from jobqueue.worker.held import Fate, Held, Registry
@@ -201,7 +200,7 @@ class Finisher:
             answers = await self.session.call(endings.finish, WRITE_SECONDS, self.worker, sent)
         except BaseException as error:
             self.not_heard(batch)
-            if not isinstance(error, Exception) or not _concerns_data(error):
+            if not isinstance(error, Exception) or not concerns_data(error):
                 raise
             await self._write_apart(batch, error)
             return
@@ -290,7 +289,7 @@ class Finisher:
         try:
             await self.session.call(endings.progress, WRITE_SECONDS, news)
         except Exception as error:
-            if not _concerns_data(error):
+            if not concerns_data(error):
                 self._news = {held.token: held for held in batch} | self._news
                 raise
             log.warning("progress_refused", jobs=[id for id, _, _ in news], error=str(error))
@@ -298,14 +297,6 @@ class Finisher:
 
 def _is_lendable(waiting: Waiting) -> bool:
     return waiting.held.ended and not waiting.lent
-
-
-def _concerns_data(error: Exception) -> bool:
-    """Whether the database or the driver refuses a value: trying again will not help, but the
-    other outcomes can be written. 54 a program limit, P0 a trigger's own refusal."""
-    if isinstance(error, psycopg.DataError | psycopg.IntegrityError | UnicodeError):
-        return True
-    return (getattr(error, "sqlstate", None) or "")[:2] in {"54", "P0"}
 
 
 def _has_landed(ending: Ending, found: Stands | None) -> bool:

@@ -11,17 +11,17 @@ import os
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextvars import copy_context
-from functools import partial
 from typing import Any
 
 from asgiref.sync import ThreadSensitiveContext
 
 from jobqueue.exceptions import JobCancelled, JobInterrupted, JobTimeout
+from jobqueue.worker.attempt import Ended
 from jobqueue.worker.contained import Steps, current_held, leave_if_forked
 from jobqueue.worker.held import Held, Stop
 from jobqueue.worker.lanes import Lane, Lanes
-from jobqueue.worker.outcomes import Ended
 from jobqueue.worker.strays import Strays
+from jobqueue.worker.swallowed import Again
 
 INTERRUPT: dict[Stop, type[BaseException]] = {
     Stop.CANCEL: JobCancelled,
@@ -31,6 +31,8 @@ INTERRUPT: dict[Stop, type[BaseException]] = {
 }
 # How long a cancelled function may take to look at `is_cancelled` before it is interrupted.
 LOOK_SECONDS = 0.5
+# How soon an interrupt that could not be raised is tried again.
+INTERRUPT_AGAIN_SECONDS = 0.01
 # How often the query that keeps an interrupt from landing is looked for, and cancelled.
 QUERY_SECONDS = 0.25
 # From a handler's end, however it ended, to what is to be written. Never raises.
@@ -177,17 +179,33 @@ class _Interrupter:
             self._raise(Stop.CANCEL)
 
     def _raise(self, why: Stop) -> None:
-        if self.held.ended:
+        if self.held.ended or not self.lane.is_open:
             return
         landed: list[bool] = []
-        if self.lane.interrupt(_noting(INTERRUPT[why], partial(self._landed, landed))):
+        if self.lane.interrupt(self._kind(why, landed)):
             for task in self.held.children or ():
                 task.cancel()  # the thread waits for it in async_to_sync
             self._free_thread(landed)
+        else:  # not just now
+            self.loop.call_later(INTERRUPT_AGAIN_SECONDS, self._raise, why)
 
-    def _landed(self, landed: list[bool]) -> None:
-        self.held.landed = True
-        landed.append(True)
+    def _kind(self, why: Stop, landed: list[bool]) -> type[BaseException]:
+        """Return the exception's class, as one that tells when it is raised in its thread, and
+        comes again when it was dropped there."""
+        kind = INTERRUPT[why]
+
+        def raised(error: BaseException, *args: object) -> None:
+            self.held.landed = True
+            landed.append(True)
+            kind.__init__(error, *args)
+
+        def again(error: BaseException) -> None:
+            self.held.landed = False
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self.loop.call_soon_threadsafe(self._raise, why)
+
+        words = {"__init__": raised, "again": again, "__module__": kind.__module__}
+        return type(kind.__name__, (kind, Again), words)
 
     def _free_thread(self, landed: list[bool]) -> None:
         """An exception lands only when the thread's query has ended. Once it has landed, queries
@@ -197,14 +215,3 @@ class _Interrupter:
         if cancel := self.lane.queries():
             self.lanes.apart(lambda: cancel() if self.lane.is_open and not landed else None)
         self.loop.call_later(QUERY_SECONDS, self._free_thread, landed)
-
-
-def _noting(kind: type[BaseException], landed: Callable[[], None]) -> type[BaseException]:
-    """Return the exception's class, as one that tells when it is raised in its thread."""
-
-    def raised(self: BaseException, *args: object) -> None:
-        landed()
-        kind.__init__(self, *args)
-
-    words = {"__init__": raised, "__module__": kind.__module__, "__doc__": kind.__doc__}
-    return type(kind.__name__, (kind,), words)

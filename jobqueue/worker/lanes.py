@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import logging
 import os
+import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from queue import SimpleQueue
 from typing import Any
 
+import asgiref.local
 import structlog
 from asgiref.sync import SyncToAsync
 
@@ -21,6 +25,11 @@ IDLE_SECONDS = 30.0
 QUERY_CANCEL_SECONDS = 2.0
 # A second interrupt that close behind the first could land outside the handler's code.
 INTERRUPT_APART_SECONDS = 0.05
+# Modules that take a lock of the whole process by acquire() and then try: an interrupt in between
+# would leave it taken, and the loop waiting for it.
+FRAGILE = frozenset(
+    {asgiref.local.__file__, logging.__file__, weakref.__file__, "<frozen importlib._bootstrap>"}
+)
 log = structlog.get_logger("jobqueue")
 
 
@@ -120,10 +129,14 @@ class Lane(Executor):
             _set_async_exception(self.thread.ident, None)
 
     def interrupt(self, kind: type[BaseException]) -> bool:
-        """Raise this in the thread at its next line of user code; whether user code runs."""
+        """Raise this in the thread at its next line; whether it will be. It is not where no user
+        code runs, close behind another one, or where it would do harm just now."""
         with self._lock:
             now = time.monotonic()
             if not self._user_code or now - self._interrupted_at < INTERRUPT_APART_SECONDS:
+                return False
+            frame = sys._current_frames().get(self.thread.ident or 0)
+            if frame is None or frame.f_code.co_filename in FRAGILE:
                 return False
             self._interrupted_at, self.stale = now, True
             _set_async_exception(self.thread.ident, kind)

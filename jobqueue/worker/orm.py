@@ -20,6 +20,7 @@ _SESSION = re.compile(rf"\s*{_AT_START}", re.IGNORECASE)
 _ANYWHERE = re.compile(
     rf"set_config\s*\(|pg_(?:try_)?advisory_(?!xact)|;\s*{_AT_START}", re.IGNORECASE
 )
+_WORDS = (";", "set_config", "advisory")
 _COMPOSED = re.compile(rf"['\"]\s*{_AT_START}", re.IGNORECASE)  # in the repr of psycopg's SQL
 
 
@@ -43,7 +44,10 @@ def changes_session(sql: Any) -> bool:
         sql = repr(sql)
         if _COMPOSED.search(sql):
             return True
-    return bool(_SESSION.match(sql) or _ANYWHERE.search(sql))
+    if _SESSION.match(sql):
+        return True
+    lower = sql.lower()  # the search is slow, and few statements need it
+    return any(word in lower for word in _WORDS) and bool(_ANYWHERE.search(lower))
 
 
 def refresh_connections() -> list[Any]:

@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 import structlog
-from django.tasks import Task
 from django.utils.module_loading import import_string
 from psycopg.errors import QueryCanceled
 
@@ -29,8 +26,8 @@ from jobqueue.payload import NotJSON, clean, encode
 from jobqueue.states import Outcome, Reason
 from jobqueue.store.claims import Claim
 from jobqueue.store.endings import Ending
-from jobqueue.tasks import options_of
 from jobqueue.worker import errors
+from jobqueue.worker.attempt import Options
 from jobqueue.worker.held import Held, Stop
 
 PARK_SECONDS, PARK_MAX_SECONDS = 10.0, 600.0
@@ -39,32 +36,6 @@ log = structlog.get_logger("jobqueue")
 
 INTERRUPTS = (asyncio.CancelledError, JobCancelled, JobInterrupted, JobTimeout, QueryCanceled)
 TIMEOUT_CLASS = f"{JobTimeout.__module__}.{JobTimeout.__qualname__}"
-
-
-class How(Enum):
-    """Who writes an ending."""
-
-    PUT = "put"  # the finisher, from now on
-    RECORDED = "recorded"  # the handler's own transaction has
-    REFUSED = "refused"  # nobody: the fence held, only the trace is left
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """A handler has really ended, and this is to be written."""
-
-    how: How
-    ending: Ending
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What holds for one attempt: the call's option, else the task's, else the setting's."""
-
-    timeout: float | None
-    backoff: backoff.Backoff | str | None
-    atomic: bool
-    interruptible: bool
 
 
 class BadResult(Exception):
@@ -77,17 +48,6 @@ class BadResult(Exception):
 
 class NoConnection(Exception):
     """An atomic handler's transaction could not begin."""
-
-
-def options(stored: dict[str, Any], task: Task[..., Any], settings: Settings) -> Options:
-    """Return the options of an attempt."""
-    chosen: dict[str, Any] = {**options_of(task), **stored}
-    return Options(
-        timeout=chosen.get("timeout", settings.timeout_seconds),
-        backoff=chosen.get("backoff"),
-        atomic=bool(chosen.get("atomic", False)),
-        interruptible=bool(chosen.get("interruptible", True)),
-    )
 
 
 def of(

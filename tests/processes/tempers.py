@@ -4,6 +4,7 @@ What a handler does is noted in the file that EFFECTS names, a line for each beg
 """
 
 import asyncio
+import atexit
 import os
 import re
 import subprocess
@@ -163,3 +164,10 @@ async def keep_secret(context, password):
     note(context, "begin")
     await asyncio.sleep(600)
     note(context, progress)
+
+
+@task(takes_context=True)
+def hang_at_exit(context):
+    """As a library that sends its last figures to a host that does not answer."""
+    atexit.register(time.sleep, 600)
+    note(context, "end")

@@ -51,10 +51,16 @@ async def in_thread(function, *args):
     return await to_thread(call)
 
 
-def freeze_past_its_lease(worker):
-    """Stop a worker until its jobs have been taken from it."""
-    worker.send(signal.SIGSTOP)
+def freeze_the_holder(fleet, task, seconds):
+    """Of two workers the one that runs the job is stopped until the other has been given it.
+    Returns the job, the frozen worker and the other one."""
+    workers = {str(one.row().pk): one for one in (fleet.start(**SHORT_LEASE) for _ in range(2))}
+    job = int(task.enqueue(seconds).id)
+    wait_until(lambda: fleet.count("begin") == 1, every=0.005)
+    frozen = workers.pop(str(Job.objects.get(pk=job).worker))
+    frozen.send(signal.SIGSTOP)
     wait_until(lambda: Attempt.objects.filter(outcome="LOST").exists(), 40)
+    return job, frozen, *workers.values()
 
 
 @pytest.mark.spec("S109", "S7", "S101")
@@ -74,11 +80,7 @@ def test_what_a_killed_worker_held_runs_again_elsewhere_and_is_counted(fleet: Fl
 
 @pytest.mark.spec("S53", "S92", "S103", "S104", "S99", "S201", "A1", "A22")
 def test_a_worker_frozen_past_its_lease_writes_nothing_and_goes_on(fleet: Fleet):
-    frozen = fleet.start(**SHORT_LEASE)
-    job = tasks.nap.enqueue(1.0).id
-    wait_until(lambda: fleet.count("begin") == 1)
-    other = fleet.start("--name", "other", **SHORT_LEASE)
-    freeze_past_its_lease(frozen)
+    job, frozen, other = freeze_the_holder(fleet, tasks.nap, 1.0)
     wait_until(lambda: states() == {"SUCCEEDED": 1}, 40)
     frozen.send(signal.SIGCONT)
     frozen.wait_for("lease_lost")
@@ -98,15 +100,11 @@ def test_a_worker_frozen_past_its_lease_writes_nothing_and_goes_on(fleet: Fleet)
 @pytest.mark.spec("S92", "S103", "S212")
 def test_an_atomic_handler_that_was_frozen_rolls_back_and_runs_once_in_effect(fleet: Fleet):
     make_effect_table()
-    frozen = fleet.start(**SHORT_LEASE)
-    job = tasks.write_row_once.enqueue(1.0).id
-    wait_until(lambda: fleet.count("begin") == 1)
-    fleet.start("--name", "other", **SHORT_LEASE)
-    freeze_past_its_lease(frozen)
+    job, frozen, _ = freeze_the_holder(fleet, tasks.write_row_once, 1.0)
     wait_until(lambda: states() == {"SUCCEEDED": 1}, 40)
     frozen.send(signal.SIGCONT)
     wait_until(lambda: Attempt.objects.get(job=job, outcome="LOST").late_outcome)
-    assert rows_of_effects() == {int(job): 1}
+    assert rows_of_effects() == {job: 1}
     assert outcomes() == {"LOST": 1, "SUCCEEDED": 1}
     tasks.nap.enqueue(0)
     wait_until(lambda: states() == {"SUCCEEDED": 2})

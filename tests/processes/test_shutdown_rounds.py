@@ -65,7 +65,7 @@ def drains(fleet, rounds, seed):
         worker = fleet.start("--concurrency", "10", wait=False, LEASE_SECONDS=5, **graces)
         begun = fleet.count("begin")
         wanted = begun + rng.randint(0, 30)
-        wait_until(lambda wanted=wanted: fleet.count("begin") >= wanted, every=0.001)
+        wait_until(lambda wanted=wanted: fleet.count("begin") >= wanted, 40, every=0.001)
         worker.wait_for("worker_started")
         worker.send(rng.choice([signal.SIGTERM, signal.SIGINT]))
         if rng.random() < 0.3:

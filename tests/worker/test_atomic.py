@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import psycopg
 import pytest
+import structlog
 from django.contrib.auth.models import Group
 from django.db import DatabaseError, connection, connections, transaction
 from django.tasks.exceptions import InvalidTask
@@ -111,7 +112,9 @@ def test_a_lost_lease_rolls_everything_back(work, body, shared):
         recorded_by="leader",
     )
     shared.events["go"].set()
-    attempt = running.wait(lambda: Attempt.objects.filter(late_outcome="SUCCEEDED").first())
+    # A beat in between has it interrupted before it comes to record its success.
+    late = ["SUCCEEDED", "INTERRUPTED"]
+    attempt = running.wait(lambda: Attempt.objects.filter(late_outcome__in=late).first())
     assert attempt.outcome == "LOST"
     assert (effects(), Job.objects.count()) == ([], 1)
     assert Job.objects.get(pk=job.id).state == State.SCHEDULED
@@ -138,6 +141,7 @@ def test_a_row_that_somebody_holds_is_waited_for(work, body, shared, other):
     assert Job.objects.get(pk=job.id).state == State.RUNNING
     other.rollback()
     assert running.final(job).state == State.SUCCEEDED
+    assert [a.outcome for a in attempts(job)] == ["SUCCEEDED"]
     assert effects() == ["effect"]
 
 
@@ -222,9 +226,12 @@ def test_a_hook_that_fails_behind_the_commit_takes_nothing_back(work, body):
         write()
         transaction.on_commit(lambda: 1 / 0)
 
-    job = jobs.atomically.enqueue(body(handler))
-    row = running.final(job)
-    running.quiet()
+    with structlog.testing.capture_logs() as entries:
+        job = jobs.atomically.enqueue(body(handler))
+        row = running.final(job)
+        running.quiet()
+    told = [e["event"] for e in entries if e["log_level"] == "error"]
+    assert told == ["on_commit_hook_failed"]
     assert (row.state, row.last_error, effects()) == (State.SUCCEEDED, "", ["effect"])
     assert running.worker.registry.counts[Fate.COMPLETED] == 1
 
@@ -312,11 +319,13 @@ def test_no_interrupt_lands_between_the_last_line_and_the_commit(work, body, sha
         time.sleep(0.3)
     other.rollback()
     assert running.final(job).state == State.SUCCEEDED
+    assert [a.outcome for a in attempts(job)] == ["SUCCEEDED"]
     assert effects() == ["effect"]
 
 
 @pytest.mark.spec("S82")
-@pytest.mark.long
+# Interrupted between connecting and keeping the connection: it closes as it is collected.
+@pytest.mark.filterwarnings("ignore:.*was deleted while still open:ResourceWarning")
 def test_interrupts_raced_against_the_commit_leave_effect_and_state_agreed(work, body, request):
     """The handler ends just when its timeout does."""
     rounds = 1_000 if request.config.getoption("--long") else 60
@@ -330,7 +339,7 @@ def test_interrupts_raced_against_the_commit_leave_effect_and_state_agreed(work,
 
     name = body(handler)
     once = jobs.atomically.using(max_attempts=1, timeout=0.05)
-    waiting = {n: once.enqueue(name, n, 0.02 + 0.06 * (n % 10) / 10) for n in range(rounds)}
+    waiting = {n: once.enqueue(name, n, 0.06 * (n % 10) / 10) for n in range(rounds)}
     states = {number: running.final(job, 120).state for number, job in waiting.items()}
     assert set(states.values()) <= {State.SUCCEEDED, State.DEAD}
     assert effects() == sorted(str(n) for n, state in states.items() if state == State.SUCCEEDED)

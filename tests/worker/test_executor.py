@@ -128,13 +128,14 @@ def test_an_import_that_blocks_holds_up_neither_the_loop_nor_other_jobs(work, mo
     running = work(concurrency=2)
     name = module(
         "blocks",
-        "from tests.worker.jobs import shared\n"
+        "import threading\nfrom tests.worker.jobs import shared\n"
+        "shared.notes.append(threading.current_thread().name)\n"
         "shared.events['importing'].set()\nshared.events['go'].wait(30)\n" + TASK,
     )
     job = enqueue(f"{name}.work")
     assert shared.events["importing"].wait(20)
     assert running.final(jobs.aadd.enqueue(1, 2)).result == 3
-    assert threading.main_thread() is not running.thread
+    assert shared.notes[0].startswith("lane-")
     shared.events["go"].set()
     assert running.final(job).result == 1
 
@@ -352,7 +353,84 @@ def test_a_job_of_another_worker_that_enqueues_names_its_parent(work, body):
     assert child.parent == int(parent.id)
 
 
+@pytest.mark.spec("S77", "A15")
+def test_a_snooze_costs_no_budget_and_is_counted_apart(work, body, shared):
+    running = work()
+
+    def handler():
+        jobs.note("run")
+        if len(shared.notes) <= 3:
+            raise jobs.Snooze(0)
+
+    row = running.final(jobs.once.enqueue(body(handler)))
+    assert (row.state, row.snoozes, row.failures, row.max_attempts) == (State.SUCCEEDED, 3, 0, 1)
+    assert [a.outcome for a in attempts(row.pk)] == ["SNOOZED"] * 3 + ["SUCCEEDED"]
+
+
+class Told(dict):
+    """Notes in which thread it is read."""
+
+    def items(self):
+        jobs.note(threading.current_thread().name)
+        return super().items()
+
+
+class Slow(Exception):
+    def __str__(self):
+        jobs.note(threading.current_thread().name)
+        return "slow"
+
+
+def test_neither_results_nor_errors_are_rendered_on_the_loop(work, body, shared):
+    running = work()
+
+    def fails():
+        raise Slow
+
+    async def returns():
+        return Told(a=1)
+
+    async def afails():
+        raise Slow
+
+    running.final(jobs.once.enqueue(body(lambda: Told(a=1))))
+    running.final(jobs.once.enqueue(body(fails)))
+    running.final(jobs.aonce.enqueue(body(returns)))
+    running.final(jobs.aonce.enqueue(body(afails)))
+    assert len(shared.notes) >= 4
+    assert {name.partition("-")[0] for name in shared.notes} == {"lane"}
+
+
 # The worker's own faults.
+
+
+@pytest.mark.spec("S124", "A24")
+def test_one_handler_that_cannot_be_told_keeps_no_other_from_hearing(work, body, shared):
+    running = work(cancel_seconds=0.5, heartbeat_seconds=0.3)
+    begun = threading.Semaphore(0)
+
+    async def handler():
+        begun.release()
+        await asyncio.sleep(600)
+
+    name = body(handler)
+    waiting = [jobs.acall.enqueue(name) for _ in range(3)]
+    for _ in waiting:
+        assert begun.acquire(timeout=20)
+    odd = running.held(waiting[0])
+    real, calls = odd.interrupt, []
+
+    def breaks_once(why, patience):
+        calls.append(why)
+        if len(calls) == 1:
+            raise RuntimeError("cannot tell")
+        real(why, patience)
+
+    odd.interrupt = breaks_once
+    operations.cancel(Job.objects.filter(pk__in=[job.id for job in waiting]))
+    for job in waiting:
+        assert running.final(job).state == State.CANCELLED
+    assert len(calls) == 2  # a later beat has told it again
 
 
 @pytest.mark.spec("S60", "S73", "A4")

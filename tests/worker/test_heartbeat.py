@@ -1,10 +1,12 @@
 """The beat, against a real database: what it renews, hears, repeats and survives; and the trust."""
 
 import asyncio
+import contextlib
 from dataclasses import replace
 from itertools import pairwise
 from uuid import uuid4
 
+import psycopg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -72,7 +74,7 @@ async def bench(parameters):
         await one_bench.session.close()
 
 
-@pytest.mark.spec("S93", "S98", "S118", "S123")
+@pytest.mark.spec("S93", "S98", "S118", "S123", "S207")
 async def test_one_beat_renews_what_is_held_and_holds_nobody_up(bench, connection, connect):
     """D118 in small: a row that somebody has locked keeps its trust, its neighbours are renewed."""
     b = bench()
@@ -128,6 +130,22 @@ async def test_a_cancel_request_is_heard_by_the_beat(bench, connection):
     assert b.executor.stopped == [(held.claim.id, "cancel")]
     assert held.control.cancelled
     assert not other.control.cancelled
+
+
+@pytest.mark.spec("S124", "A24")
+async def test_a_cancel_is_heard_after_a_beat_whose_answer_was_lost(bench, connection):
+    b = bench()
+    held = await b.hold(connection)
+    await b.heart.beat()
+    await connection.execute("UPDATE jobqueue_job SET cancel_requested_at = now()")
+    await connection.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE application_name = 'jobqueue beat' AND datname = current_database()"
+    )
+    with contextlib.suppress(psycopg.OperationalError):
+        await b.heart.beat()
+    await b.heart.beat()
+    assert b.executor.stopped[0] == (held.claim.id, "cancel")
 
 
 @pytest.mark.spec("S120")

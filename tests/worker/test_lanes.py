@@ -437,8 +437,8 @@ def test_a_driver_lock_held_at_an_interrupt_is_not_handed_to_the_next_handler(la
     begun, done = threading.Event(), threading.Event()
 
     def body():
-        begun.set()
         backend()
+        begun.set()
         _spin(done)
 
     def run():
@@ -453,6 +453,27 @@ def test_a_driver_lock_held_at_an_interrupt_is_not_handed_to_the_next_handler(la
     wait_until(lambda: lane.interrupt(Interrupt))
     assert isinstance(ended.result(10)[1], Interrupt)
     assert in_lane(lane, backend) != before
+
+
+@pytest.mark.parametrize("path", sorted(lanes_module.FRAGILE))
+def test_an_interrupt_waits_while_a_lock_of_the_whole_process_may_be_held(lane, path):
+    """As between `lock.acquire()` and the `try:` behind it."""
+    begun, leave, done = threading.Event(), threading.Lock(), threading.Event()
+    words = {"begun": begun, "leave": leave}
+    source = "def inside():\n    begun.set()\n    while not leave.locked(): pass\n"
+    exec(compile(source, path, "exec"), words)
+
+    def body():
+        words["inside"]()
+        _spin(done)
+
+    ended = lane.submit(lane.run_user_code, body)
+    assert begun.wait(10)
+    for _ in range(50):
+        assert lane.interrupt(Interrupt) is False
+    leave.acquire()
+    wait_until(lambda: lane.interrupt(Interrupt))
+    assert isinstance(ended.result(10)[1], Interrupt)
 
 
 def test_a_query_cancel_never_hits_the_next_call(lane):

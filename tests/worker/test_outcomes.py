@@ -25,8 +25,8 @@ from jobqueue.models import Job
 from jobqueue.states import Outcome, Reason, State
 from jobqueue.store.claims import Claim
 from jobqueue.worker import errors, outcomes
+from jobqueue.worker.attempt import Options
 from jobqueue.worker.held import Held, Stop
-from jobqueue.worker.outcomes import Options
 from tests.worker import jobs
 from tests.worker.running import attempts
 
