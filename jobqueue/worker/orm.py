@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from django.db import connections
+from psycopg.errors import ReadOnlySqlTransaction
 from psycopg.pq import TransactionStatus
 
 # Statements whose effect outlives their transaction: the next handler must not inherit it.
@@ -35,7 +36,13 @@ class Watch:
     ) -> Any:
         if not self.session_changed:
             self.session_changed = changes_session(sql)
-        return execute(sql, params, many, context)
+        try:
+            return execute(sql, params, many, context)
+        except Exception as error:
+            # After a failover the session may still stand on the server that is now a standby.
+            if isinstance(error.__cause__, ReadOnlySqlTransaction):
+                self.session_changed = True
+            raise
 
 
 def changes_session(sql: Any) -> bool:

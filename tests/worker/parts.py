@@ -1,7 +1,7 @@
 """Parts of a worker for tests in one process: claims that no database knows, and a whole worker."""
 
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import uuid4
@@ -79,7 +79,7 @@ def working(settings=SHORT, **orders):
         )
         yield worker
     finally:
-        if thread.is_alive():
+        with suppress(RuntimeError):  # its loop has just been closed
             worker.watchdog.loop.call_soon_threadsafe(worker.shutdown.request, "test")
         thread.join(30)
         worker.code = codes[0] if codes else None

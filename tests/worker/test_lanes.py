@@ -10,7 +10,7 @@ import time
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from django.contrib.auth.models import Group
-from django.db import DatabaseError, connection, connections, transaction
+from django.db import DatabaseError, InternalError, connection, connections, transaction
 
 from jobqueue import operations
 from jobqueue.models import Job
@@ -220,6 +220,19 @@ def test_what_a_handler_leaves_in_its_session_does_not_reach_the_next_one(lane, 
     assert in_lane(lane, Group.objects.count) == 0
     assert sql("SELECT pg_try_advisory_lock(7)") == [(True,)]
     sql("SELECT pg_advisory_unlock(7)")
+
+
+def _written_to_a_standby():
+    with pytest.raises(InternalError), transaction.atomic():
+        jobs.query("SET TRANSACTION READ ONLY")
+        Group.objects.create(name="of a standby")
+
+
+@pytest.mark.spec("S47")
+def test_a_session_that_may_only_read_is_not_kept(lane):
+    before = in_lane(lane, backend)
+    in_lane(lane, _written_to_a_standby)
+    assert in_lane(lane, backend) != before
 
 
 @pytest.mark.parametrize(
