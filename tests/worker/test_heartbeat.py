@@ -25,7 +25,6 @@ from tests.rows import add_running, ahead, job_row, one
 from tests.waiting import until
 from tests.worker.parts import SHORT, StoppingExecutor, hold, settings
 
-
 # A budget for a busy machine.
 CALM = replace(SHORT, heartbeat_seconds=5.0)
 
