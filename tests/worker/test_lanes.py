@@ -229,15 +229,8 @@ def _write_to_a_standby():
 
 
 def _written_to_a_standby():
-<<<<<<< HEAD
     with pytest.raises(InternalError):
         _write_to_a_standby()
-=======
-    with transaction.atomic():
-        jobs.query("SET TRANSACTION READ ONLY")
-        with pytest.raises(InternalError):
-            Group.objects.create(name="of a standby")
->>>>>>> main
 
 
 @pytest.mark.spec("S47")
