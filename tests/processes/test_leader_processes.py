@@ -194,7 +194,7 @@ async def ticked_once_each(fleet):
     await until(all_fired, seconds=30)
 
 
-@pytest.mark.spec("S166", "S174", "S175", "S176", "S185")
+@pytest.mark.spec("S166", "S174", "S175", "S176", "S185", "A20")
 @pytest.mark.parametrize("way", ["term", "kill", "stop", "cut"])
 async def test_a_successor_leads_and_every_tick_happens_once(make_fleet, way):
     fleet = await make_fleet(SHORT)

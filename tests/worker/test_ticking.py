@@ -167,7 +167,7 @@ BROKEN = [
 ]
 
 
-@pytest.mark.spec("S186")
+@pytest.mark.spec("S186", "A17")
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda value: next(iter(value)))
 async def test_a_broken_schedule_is_disabled_after_three_strikes_and_stops_no_other(
     connection, leader, broken
