@@ -244,7 +244,7 @@ def test_an_idle_worker_stops_at_once_leader_or_not(fleet: Fleet):
 @pytest.mark.spec("S108", "S104", "D1")
 def test_leases_are_renewed_during_the_drain(fleet: Fleet):
     worker = fleet.start(LEASE_SECONDS=1.5, CANCEL_SECONDS=0.3, DRAIN_SECONDS=60)
-    (job,) = enqueue(1, tasks.nap, 5)
+    (job,) = enqueue(1, tasks.nap, 3.5)
     wait_until(lambda: fleet.count("begin"))
     fleet.start("--concurrency", "2", LEASE_SECONDS=1.5, CANCEL_SECONDS=0.3)
     assert worker.stop() == 0

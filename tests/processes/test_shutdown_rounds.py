@@ -13,7 +13,7 @@ from tests.processes.fleet import Fleet, adds_up, states
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
 
-ROUNDS, LONG_ROUNDS = 6, 200
+ROUNDS, LONG_ROUNDS = 4, 200
 JOBS = 60
 
 
