@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable
+from math import inf
 from pkgutil import iter_modules
 
 import psycopg
 import structlog
 
 from jobqueue import migrations
-from jobqueue.conf import Settings
 from jobqueue.store import workers
 from jobqueue.store.connections import Backoff, Session, is_refused, is_weather
 from jobqueue.store.workers import Identity
@@ -28,29 +29,30 @@ class CannotStartError(Exception):
 
 
 async def first_contact(
-    session: Session, identity: Identity, settings: Settings, shutdown: Shutdown
-) -> None:
-    """Check the tables and register, waiting while the database is away. Raises CannotStartError
-    for what no waiting mends: a refused login, missing tables, missing rights."""
+    session: Session, identity: Identity, shutdown: Shutdown, limit: float | None
+) -> bool:
+    """Check the tables and register, waiting while the database is away, for `limit` seconds where
+    given; whether it was reached. Raises CannotStartError for what no waiting mends: a refused
+    login, missing tables, missing rights."""
     backoff, told = Backoff(0.2, 5.0), False
-    while not shutdown.requested.is_set():
+    end = inf if limit is None else time.monotonic() + limit
+    while not shutdown.requested.is_set() and time.monotonic() < end:
         try:
             obstacle = await session.call(workers.obstacle, CALL_SECONDS, _newest_migration())
             if obstacle is not None:
                 raise CannotStartError(obstacle)
             await session.call(workers.register, CALL_SECONDS, identity)
-            return
-        except psycopg.Error as error:
-            if is_refused(error) or not is_weather(error):
+            return True
+        except (psycopg.Error, OSError) as error:
+            if isinstance(error, psycopg.Error) and (is_refused(error) or not is_weather(error)):
                 raise CannotStartError(_sentence(error)) from None
             if not told:
                 log.warning("database_unreachable", purpose="start", error=str(error).strip())
                 told = True
-        except OSError as error:
-            log.warning("database_unreachable", purpose="start", error=str(error))
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(backoff.next_delay()):
+            async with asyncio.timeout(min(backoff.next_delay(), end - time.monotonic())):
                 await shutdown.requested.wait()
+    return False
 
 
 def _newest_migration() -> str:

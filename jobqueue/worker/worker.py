@@ -53,7 +53,7 @@ class Worker:
         self.watchdog = Watchdog(settings, self.registry)
         self.threads = Threads()
         self.stuck: list[int] = []
-        self.recycled = False
+        self.recycled = self.known = False  # known: its row is in the table
         self.watch: IdleWatch | None = None
         self.verdict: IdleVerdict | None = None
         self._resigning: asyncio.Task[None] | None = None
@@ -73,7 +73,11 @@ class Worker:
         self._assemble()
         try:
             await self.probe.open()
-            await first_contact(self.crew.beating, self.identity, self.settings, self.shutdown)
+            self.known = await first_contact(
+                self.crew.beating, self.identity, self.shutdown, self.orders.max_runtime
+            )
+            if not self.known and not self.shutdown.requested.is_set():
+                self._out_of_time()
             await prepare(self.crew.lanes, self.on_start, self.shutdown)
             if not self.shutdown.requested.is_set():
                 self._start()
@@ -146,10 +150,15 @@ class Worker:
             self.verdict = await self.watch.wait()
         elif limit is not None:
             await asyncio.sleep(limit)
-            self.verdict = IdleVerdict(idle=False)
         self.services.expect("limits")
-        idle = self.verdict is not None and self.verdict.idle
-        self.shutdown.request("idle" if idle else "max runtime")
+        if self.verdict is not None and self.verdict.idle:
+            self.shutdown.request("idle")
+        else:
+            self._out_of_time()
+
+    def _out_of_time(self) -> None:
+        self.verdict = self.verdict or IdleVerdict(idle=False)
+        self.shutdown.request("max runtime")
 
     # The end.
 
@@ -215,10 +224,11 @@ class Worker:
         return code
 
     async def _report(self, report: dict[str, object], end: float) -> None:
-        seconds = max(end - time.monotonic(), 0.0)
-        await self.crew.beating.call(
-            workers.report, seconds, self.identity.id, Phase.STOPPED, report
-        )
+        if self.known:  # else the database was never reached: there is no row to write to
+            seconds = max(end - time.monotonic(), 0.0)
+            await self.crew.beating.call(
+                workers.report, seconds, self.identity.id, Phase.STOPPED, report
+            )
 
     async def _flush_receivers(self) -> None:
         flushed = self.crew.receivers.flush()

@@ -1,5 +1,6 @@
 """Imports in a real worker process, with real signals."""
 
+import json
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,6 +43,7 @@ def has_ended(row: Import) -> bool:
     return job_of(row).is_final
 
 
+@pytest.mark.spec("S217")
 def test_an_import_and_its_receipt_are_done_once(children: Children) -> None:
     children.worker()
     row = request_sample(sample_data.GOOD)
@@ -52,6 +54,14 @@ def test_an_import_and_its_receipt_are_done_once(children: Children) -> None:
     (letter,) = children.letters()
     assert "Subject: contacts.csv: imported" in letter
     assert f"Message-ID: <import-{row.pk}.receipt@contacts.example>" in letter
+    # Both are functions in a lane's thread: what is logged of them is complete all the same.
+    (worker,) = Worker.objects.all()
+    events = [json.loads(line) for line in children.log("runworker") if line.startswith("{")]
+    ended = [event for event in events if event["event"] == "job_succeeded"]
+    assert [(event["queue"], event["attempt"], event["worker"]) for event in ended] == [
+        ("imports", 1, str(worker.pk)),
+        ("mail", 1, str(worker.pk)),
+    ]
 
 
 def test_a_refused_file_succeeds_as_a_job_and_is_not_tried_again(children: Children) -> None:
