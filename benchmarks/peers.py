@@ -39,7 +39,11 @@ def main(harness: Path, measures: str, peers: str) -> None:
         subprocess.run(["bash", copy / "setup.sh", *peers.split(",")], env=variables, check=True)
         _lend_environment()
         results = Path(name) / "results.jsonl"
-        command: list[Any] = [HOME / "venv" / "harness" / "bin" / "python", copy / "run.py", measures]
+        command: list[Any] = [
+            HOME / "venv" / "harness" / "bin" / "python",
+            copy / "run.py",
+            measures,
+        ]
         options: list[Any] = ["--peers", f"jobqueue,{peers}", "--reps", REPEATS, "--out", results]
         subprocess.run([*command, *options], env=variables, check=True)
         rows = [json.loads(line) for line in results.read_text().splitlines()]

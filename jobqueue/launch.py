@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import faulthandler
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -203,6 +204,8 @@ def _bound_the_exit(deadline: float | None) -> None:
     sending its last figures, may hang. Registered last, so that it comes before all others."""
 
     def arm() -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)  # all is recorded: the exit code stands
         left = 0.0 if deadline is None else deadline - time.monotonic()
         with contextlib.suppress(Exception):  # no stderr that could be written to
             faulthandler.dump_traceback_later(max(left, EXIT_SECONDS), exit=True)

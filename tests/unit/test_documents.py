@@ -18,7 +18,9 @@ from tests.documents import PAGES, ROOT, blocks, text
 
 ROW = re.compile(r"^\| `([A-Z_]+)` \| `(.+?)` \| (.+) \|$", re.MULTILINE)
 LINK = re.compile(r"\[[^]]+\]\(([^)\s]+)\)")
-COMMAND = re.compile(r"^(?:\$ )?(?:python )?(?:\.venv/bin/python )?manage\.py (runworker|jobqueue)\b")
+COMMAND = re.compile(
+    r"^(?:\$ )?(?:python )?(?:\.venv/bin/python )?manage\.py (runworker|jobqueue)\b"
+)
 INLINE = re.compile(r"`(?:python )?(manage\.py (?:runworker|jobqueue)[^`]*)`")
 
 
@@ -121,7 +123,8 @@ def test_the_tutorial_quotes_the_site_s_own_code():
     # Of these two a part is left out.
     assert strange == [
         "Contact.objects.bulk_create(..., update_conflicts=True)",
-        "deliver_webhook.using(run_after=timezone.now() + timedelta(seconds=60)).enqueue(webhook.pk)",
+        "deliver_webhook.using(run_after=timezone.now() + timedelta(seconds=60))"
+        ".enqueue(webhook.pk)",
     ]
 
 

@@ -51,7 +51,9 @@ def test_a_documented_test_passes(name: str, request: pytest.FixtureRequest) -> 
 
 
 @pytest.mark.parametrize("backend", ["Immediate", "Dummy"])
-def test_the_documented_settings_for_tests_are_those_that_exist(backend: str, settings: Any) -> None:
+def test_the_documented_settings_for_tests_are_those_that_exist(
+    backend: str, settings: Any
+) -> None:
     (block,) = [b for b in blocks("docs/testing.md", "python") if f"{backend}Backend" in b]
     names: dict[str, Any] = {}
     exec(block, names)
