@@ -12,7 +12,8 @@ from math import inf
 import structlog
 from psycopg.errors import QueryCanceled
 
-from jobqueue.store.connections import Backoff, is_weather
+from jobqueue.store.connections import Backoff
+from jobqueue.store.failures import is_weather
 
 UNEXPECTED_IN_A_ROW = 5
 # A step that was asked for again and again still leaves room for the others.

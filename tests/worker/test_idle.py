@@ -5,7 +5,8 @@ import asyncio
 import pytest
 import pytest_asyncio
 
-from jobqueue.store.connections import CallTimeout, Session
+from jobqueue.store.connections import Session
+from jobqueue.store.failures import CallTimeout
 from jobqueue.worker import idle
 from jobqueue.worker.idle import IdleWatch
 from tests.rows import add_job, add_running, ago, ahead, insert

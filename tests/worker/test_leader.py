@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from jobqueue.conf import Settings
 from jobqueue.store import leadership
-from jobqueue.store.connections import CallTimeout
+from jobqueue.store.failures import CallTimeout
 from jobqueue.worker.leader import Leader
 from tests.rows import add_job, add_running, add_worker, ago, ahead, job_row, one
 from tests.waiting import until
