@@ -342,7 +342,7 @@ FROM jobqueue_job
 
 
 @pytest.mark.spec("S1", "S2", "S92", "S109", "S114", "S115", "S126")
-@pytest.mark.parametrize("examples", [100, pytest.param(400, marks=pytest.mark.long)])
+@pytest.mark.parametrize("examples", [30, pytest.param(400, marks=pytest.mark.long)])
 @pytest.mark.timeout(3000)
 def test_the_store_does_what_the_table_of_transitions_says(transactional_db, examples):
     Store.parameters = conf.connection_parameters()
