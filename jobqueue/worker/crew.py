@@ -71,7 +71,9 @@ class Crew:
         self.news = News(str(worker))
         self.leader: Leader | None = None
         if orders.lead:
-            self.leader = Leader(parameters=parameters, worker=worker, settings=settings)
+            self.leader = Leader(
+                parameters=parameters, worker=worker, settings=settings, outages=self.outages
+            )
         self.listener: Listener | None = None
         if settings.notify:
             self.listener = Listener(parameters, worker, self.news, self._patience("listen"))

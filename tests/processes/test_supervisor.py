@@ -277,17 +277,6 @@ async def test_the_jobs_of_a_killed_child_come_back_at_once(nodes, connection, v
     await recovery(connection, VICTIMS[victim])
 
 
-@pytest.mark.long
-@pytest.mark.timeout(600)
-@pytest.mark.spec("S109")
-@pytest.mark.parametrize("victim", VICTIMS)
-async def test_ten_supervised_recoveries(nodes, connection, victim, capsys):
-    times = [await recovery(connection, VICTIMS[victim]) for _ in range(10)]
-    with capsys.disabled():
-        print(f"\nsupervised, {victim}: " + " ".join(f"{took:.2f}" for took in sorted(times)))
-    assert max(times) <= 2.0
-
-
 def _environment(pid):
     pairs = Path(f"/proc/{pid}/environ").read_text().split("\0")
     return dict(pair.split("=", 1) for pair in pairs if "=" in pair)

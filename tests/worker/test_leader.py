@@ -3,11 +3,13 @@
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from uuid import uuid4
 
 import psycopg
 import pytest
 import pytest_asyncio
+import structlog
 
 from jobqueue.conf import Settings
 from jobqueue.store import leadership
@@ -293,8 +295,8 @@ async def test_two_leaders_forced_at_once_do_no_harm(start, connection):
     second = start()
     await until(lambda: second.is_leading)
     jobs = [(await add_running(connection))[0] for _ in range(50)]
-    first._wake("reclaim", 0.0)
-    second._wake("reclaim", 0.0)
+    first._maintenance.wake("reclaim", 0.0)
+    second._maintenance.wake("reclaim", 0.0)
     for job in jobs:
         await until(lambda job=job: is_in(connection, job, "READY"))
     twice = "SELECT count(*) FROM jobqueue_job WHERE attempts <> 1"
@@ -319,3 +321,38 @@ async def test_a_leader_with_a_cut_connection_works_on(start, connection):
 @pytest.mark.parametrize("lease", [2.0, 15.0, 120.0])
 def test_a_lease_holds_more_than_four_renewals(lease):
     assert lease >= 4 * Settings(leader_lease_seconds=lease).leader_renew_seconds
+
+
+@pytest.mark.spec("S47", "S170")
+async def test_an_outage_is_told_once_however_often_a_leader_tries(start, monkeypatch):
+    tries = []
+
+    async def away(verb, *_):
+        tries.append(verb)
+        raise psycopg.OperationalError("the server is away")
+
+    monkeypatch.setattr("jobqueue.worker.leader.LOOK_SECONDS", 0.1)
+    with structlog.testing.capture_logs() as entries:
+        leader = start()
+        await until(lambda: leader.is_leading)
+        with monkeypatch.context() as outage:
+            outage.setattr(leader._session, "call", away)
+            outage.setattr(leader._work, "call", away)
+            outage.setattr(leader, "_pause", lambda _: asyncio.sleep(0.05))
+            await until(lambda: tries.count(leadership.elect) == 2)
+        await until(lambda: entries[-1]["event"] == "database_back")
+    told = Counter(entry["event"] for entry in entries)
+    assert tries.count(leadership.renew) > 1
+    assert told.pop("leader_elected") == 2
+    assert told == {"database_unreachable": 1, "leader_lost": 1, "database_back": 1}
+
+
+@pytest.mark.spec("S47")
+async def test_a_follower_that_hears_of_a_leader_again_says_that_the_outage_is_over(
+    start, monkeypatch
+):
+    with structlog.testing.capture_logs() as entries:
+        follower = start(port="1")
+        await until(lambda: entries)
+        follower.occupied()
+    assert [entry["event"] for entry in entries] == ["database_unreachable", "database_back"]
