@@ -53,9 +53,9 @@ class Leader:
         self._maintenance = work = Maintenance(
             patience=settings.leader_lease_seconds, outages=self.outages
         )
-        self._sweeping = Sweeping(self._work, worker=worker, settings=settings, wake=work.wake)
+        self.sweeping = Sweeping(self._work, worker=worker, settings=settings, wake=work.wake)
         ticking = Ticking(self._work, worker=worker, settings=settings, wake=work.wake)
-        work.add(*self._sweeping.steps(), *ticking.steps())
+        work.add(*self.sweeping.steps(), *ticking.steps())
         self._look, self._stopping, self._over = (asyncio.Event() for _ in range(3))
         self._over.set()  # until run() begins
         self._term: int | None = None
@@ -93,7 +93,7 @@ class Leader:
     def scheduled(self, at: float) -> None:
         """A job falls due then (epoch seconds of the database's clock)."""
         if self.is_leading:
-            self._sweeping.scheduled(at)
+            self.sweeping.scheduled(at)
 
     def sweep_now(self) -> None:
         """A death was certified."""
