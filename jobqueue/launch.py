@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import faulthandler
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -18,7 +19,7 @@ from django.tasks import task_backends
 from django.tasks.exceptions import InvalidTaskBackend
 from django.utils.module_loading import autodiscover_modules
 
-from jobqueue import conf, schedules
+from jobqueue import conf, operations, schedules
 from jobqueue.backend import JobQueueBackend
 from jobqueue.checks import check_backend
 from jobqueue.conf import Settings
@@ -169,7 +170,13 @@ def launch(options: Options, command: Sequence[str] | None = None) -> int:
     )
     try:
         parameters = conf.connection_parameters(settings.database)
-        worker = Worker(settings, parameters, orders, on_start=schedules.synchronise)
+        worker = Worker(
+            settings,
+            parameters,
+            orders,
+            on_start=schedules.synchronise,
+            tell_finished=operations.tell_finished,
+        )
         code = worker.run()
     except CannotStartError as error:
         return _say(error, 1)
@@ -191,6 +198,8 @@ def _bound_the_exit(deadline: float | None) -> None:
     sending its last figures, may hang. Registered last, so that it comes before all others."""
 
     def arm() -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):  # it is leaving, with the code that it has
+            signal.signal(number, signal.SIG_IGN)
         left = 0.0 if deadline is None else deadline - time.monotonic()
         with contextlib.suppress(Exception):  # no stderr that could be written to
             faulthandler.dump_traceback_later(max(left, EXIT_SECONDS), exit=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import structlog
@@ -45,9 +45,11 @@ class Worker:
         orders: Orders,
         *,
         on_start: Callable[[], object] = lambda: None,
+        tell_finished: Callable[[Sequence[int]], object] = lambda ids: None,
     ) -> None:
         self.settings, self.parameters, self.orders = settings, parameters, orders
         self.on_start = on_start  # in a lane, once the database has answered
+        self.tell_finished = tell_finished  # in a lane, of jobs that the leader has ended
         self.identity = identity(settings, orders)
         self.registry = Registry(settings.concurrency)
         self.watchdog = Watchdog(settings, self.registry)
@@ -100,6 +102,7 @@ class Worker:
             self.shutdown,
             on_beat=self._on_beat,
             leave_hard=self.watchdog.leave,
+            tell_finished=self.tell_finished,
         )
         self.limits = Limits(self.orders, self.crew.watching, self.registry, self._limit_reached)
         self.probe = Probe.of(self)
