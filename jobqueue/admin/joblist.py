@@ -53,9 +53,19 @@ SELECT * FROM (
      ORDER BY queue, priority DESC, run_at, id LIMIT %(each_waiting)s)
     UNION ALL
     (SELECT * FROM jobqueue_job WHERE state = 'SCHEDULED' ORDER BY run_at LIMIT %(each_waiting)s)
+    UNION ALL
+    (SELECT * FROM jobqueue_job WHERE state = 'BLOCKED' ORDER BY id LIMIT %(each_waiting)s)
 ) u WHERE u.task = ANY(%(tasks)s::text[]) AND u.id {side} %(edge)s
 """
 EACH_WAITING = 5_000
+MORE_WAIT = """
+SELECT EXISTS (SELECT FROM jobqueue_job WHERE state = 'READY'
+        ORDER BY queue, priority DESC, run_at, id OFFSET %(each_waiting)s LIMIT 1)
+    OR EXISTS (SELECT FROM jobqueue_job WHERE state = 'SCHEDULED'
+        ORDER BY run_at OFFSET %(each_waiting)s LIMIT 1)
+    OR EXISTS (SELECT FROM jobqueue_job WHERE state = 'BLOCKED'
+        ORDER BY id OFFSET %(each_waiting)s LIMIT 1)
+"""
 BIGINT_MAX = 2**63 - 1
 
 TEXT = """
@@ -75,6 +85,7 @@ class Page:
     previous: str = ""  # the cursor before which the previous page ends
     search_on: str = ""  # the cursor behind a window that ended before the page was full
     truncated: bool = False  # only a part of what could match was looked at
+    more_wait: bool = False  # of the waiting jobs only those that come first were looked at
 
 
 def fetch(filters: Filters, after: str = "", before: str = "", size: int = PAGE) -> Page:
@@ -93,6 +104,9 @@ def fetch(filters: Filters, after: str = "", before: str = "", size: int = PAGE)
     else:
         query = _of_tab(filters, tasks, order, cursor)
     page = query.run(size)
+    if by_task and not filters.state:
+        (more,) = stats.row(MORE_WAIT, {"each_waiting": EACH_WAITING})
+        page = replace(page, more_wait=more)
     if not backwards:
         first = order.write(page.jobs[0]) if cursor and page.jobs else ""
         return replace(page, previous=first)

@@ -60,6 +60,7 @@ class JobAdmin(DeskAdmin):
             "verbs": self.verbs_for_list(request, filters),
             "text_window": joblist.TEXT_WINDOW,
             "window": joblist.WINDOW,
+            "each_waiting": joblist.EACH_WAITING,
         }
         return self.render(request, "job_list.html", context)
 
