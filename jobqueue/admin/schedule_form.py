@@ -37,10 +37,16 @@ class ScheduleForm(_Base):
     """Secrets among the arguments are shown covered, and stay what they are where left so."""
 
     args = forms.JSONField(
-        label=gettext_lazy("Arguments"), required=False, widget=forms.Textarea({"rows": 3})
+        label=gettext_lazy("Arguments"),
+        required=False,
+        initial=list,
+        widget=forms.Textarea({"rows": 3}),
     )
     kwargs = forms.JSONField(
-        label=gettext_lazy("Keyword arguments"), required=False, widget=forms.Textarea({"rows": 3})
+        label=gettext_lazy("Keyword arguments"),
+        required=False,
+        initial=dict,
+        widget=forms.Textarea({"rows": 3}),
     )
 
     class Meta:
