@@ -20,7 +20,7 @@ from django.tasks import task_backends
 from django.tasks.exceptions import InvalidTaskBackend
 from django.utils.module_loading import autodiscover_modules
 
-from jobqueue import conf, schedules
+from jobqueue import conf, operations, schedules
 from jobqueue.backend import JobQueueBackend
 from jobqueue.checks import check_backend
 from jobqueue.conf import Settings
@@ -182,7 +182,13 @@ def launch(options: Options, command: Sequence[str] | None = None) -> int:
     )
     try:
         parameters = conf.connection_parameters(settings.database)
-        worker = Worker(settings, parameters, orders, on_start=schedules.synchronise)
+        worker = Worker(
+            settings,
+            parameters,
+            orders,
+            on_start=schedules.synchronise,
+            tell_finished=operations.tell_finished,
+        )
         code = worker.run()
     except CannotStartError as error:
         return _say(error, 1)

@@ -8,7 +8,7 @@ batches, each committed by itself (unless a transaction is open already).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import batched
@@ -23,7 +23,7 @@ from jobqueue import operations_sql as sql
 from jobqueue import signals
 from jobqueue.conf import QUEUE_NAME, QUEUE_NAME_RULE, settings
 from jobqueue.models import Job
-from jobqueue.states import WAITING, State, Verb
+from jobqueue.states import FINAL, WAITING, State, Verb
 from jobqueue.wake import tell, tell_ready
 
 type One = Job | TaskResult[..., Any] | int | str  # a text: the id that an enqueue returns
@@ -262,21 +262,22 @@ def _announce(verb: str, changed: list[Row]) -> None:
             tell("cancel", worker=str(worker))
         if ended := [row.id for row in changed if row.was in WAITING]:
             alias = settings().database
-            connections[alias].on_commit(lambda: _signal_finished(ended), robust=True)
+            connections[alias].on_commit(lambda: tell_finished(ended), robust=True)
     elif verb in (Verb.RETRY, Verb.RUN_NOW) or verb == "move":
         for queue in {row.queue for row in changed}:
             tell_ready(queue)
 
 
-def _signal_finished(ids: list[int]) -> None:
-    """Django's `task_finished` for jobs that end here: no worker will ever send it for them."""
+def tell_finished(ids: Sequence[int]) -> None:
+    """Send Django's `task_finished` for jobs that ended while no worker held them: cancelled by an
+    operator, or ended by the leader."""
     from django.tasks.exceptions import TaskResultDoesNotExist
     from django.tasks.signals import task_finished
 
     from jobqueue.backend import JobQueueBackend
     from jobqueue.results import of_job
 
-    jobs = Job.objects.using(settings().database).filter(pk__in=ids, state=State.CANCELLED)
+    jobs = Job.objects.using(settings().database).filter(pk__in=ids, state__in=FINAL)
     for job in jobs.iterator(chunk_size=50):  # each may bear a megabyte of arguments
         try:
             result = of_job(job, job.attempt_set.order_by("number"))

@@ -53,6 +53,7 @@ class Children:
             "OUTBOX": str(self.outbox),
             "DJANGO_SETTINGS_MODULE": "project.settings",
         }
+        self.before: list[str] = []  # words in front of the command
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> "Children":
@@ -80,7 +81,7 @@ class Children:
         number = len(self.processes)
         with (self.folder / f"{number}-{arguments[0]}.log").open("wb") as log:
             process = subprocess.Popen(
-                [sys.executable, ROOT / "manage.py", *arguments],
+                [*self.before, sys.executable, ROOT / "manage.py", *arguments],
                 cwd=ROOT,
                 env=self.environment,
                 stdin=subprocess.DEVNULL,

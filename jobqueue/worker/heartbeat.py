@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable
+from uuid import UUID
 
 import structlog
 
@@ -19,10 +20,14 @@ from jobqueue.worker.held import Held, Registry, Stop
 from jobqueue.worker.kernel import Neighbours
 from jobqueue.worker.leader import Leader
 from jobqueue.worker.listener import Listener
+from jobqueue.worker.vacancy import Vacancy
 from jobqueue.worker.weather import Patience
 
 # However many cancels are asked for, there are at most so many beats: one in as many seconds.
 LEAST_SECONDS = 0.03
+# A row that a stranger has locked past its lease is renewed as soon as the lock goes, or the leader
+# might take it first.
+BUSY_SECONDS = 0.1
 NOTES_KEPT = 100
 log = structlog.get_logger("jobqueue")
 
@@ -51,10 +56,12 @@ class Heartbeat:
         self.phase, self.on_beat, self.leave = phase, on_beat, leave
         self.neighbours = Neighbours(session, identity.id, settings)
         self.notes: deque[events.Note] = deque(maxlen=NOTES_KEPT)  # written behind a good beat
+        self.vacancy = Vacancy(settings.leader_lease_seconds)
         self.good_at = time.monotonic()
         self.overdue = True  # scheduled jobs wait that no leader has promoted
         self.on_overdue: Callable[[], None] = lambda: None
         self._silent = False
+        self._busy_since: dict[UUID, float] = {}  # when their leases were last good
         self._hint = asyncio.Event()
 
     def now(self) -> None:
@@ -76,7 +83,7 @@ class Heartbeat:
                 self.patience.failed(error)
             else:
                 self.patience.succeeded()
-                wait = start + every - loop.time()
+                wait = start + (BUSY_SECONDS if self._must_hurry(start) else every) - loop.time()
             await asyncio.sleep(max(start + LEAST_SECONDS - loop.time(), 0))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(wait, 0)):
@@ -119,6 +126,11 @@ class Heartbeat:
         if self._silent:
             await self.neighbours.look(next_beat - asyncio.get_running_loop().time())
 
+    def _must_hurry(self, now: float) -> bool:
+        """Whether the lease of a locked row is nearly over, or lapsed already."""
+        near = self.settings.lease_seconds - 2 * self.settings.heartbeat_seconds
+        return any(now - since > near for since in self._busy_since.values())
+
     def _not_ending(self, held: Held, now: float) -> float | None:
         waited = now - held.told_first_at
         patience = self.settings.cancel_seconds
@@ -126,6 +138,11 @@ class Heartbeat:
         return waited if ignoring else None
 
     def _apply(self, told: list[Held], answer: beats.Beat, sent: float) -> None:
+        self._busy_since = {
+            held.token: self._busy_since.get(held.token, held.trusted_from)
+            for held in told
+            if held.token in answer.busy
+        }
         for held in told:
             # A row that somebody else has locked is still ours, and nobody can take it meanwhile.
             if held.token in answer.renewed or held.token in answer.busy:
@@ -139,6 +156,7 @@ class Heartbeat:
         self.overdue = answer.overdue
         if answer.overdue:
             self.on_overdue()
+        self.vacancy.seen(vacant=answer.leader_vacant)
         if self.leader is not None:
             self.leader.vacant() if answer.leader_vacant else self.leader.occupied()
 

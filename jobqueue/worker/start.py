@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable
-from math import inf
 from pkgutil import iter_modules
 
 import psycopg
@@ -14,7 +12,8 @@ import structlog
 
 from jobqueue import migrations
 from jobqueue.store import workers
-from jobqueue.store.connections import Backoff, Session, is_refused, is_weather
+from jobqueue.store.connections import Backoff, Session
+from jobqueue.store.failures import is_refused, is_weather
 from jobqueue.store.workers import Identity
 from jobqueue.worker.lanes import Lanes
 from jobqueue.worker.orm import tidy_connections
@@ -28,15 +27,12 @@ class CannotStartError(Exception):
     """The worker could not go on; the message is one sentence for the operator."""
 
 
-async def first_contact(
-    session: Session, identity: Identity, shutdown: Shutdown, limit: float | None
-) -> bool:
-    """Check the tables and register, waiting while the database is away, for `limit` seconds where
-    given; whether it was reached. Raises CannotStartError for what no waiting mends: a refused
-    login, missing tables, missing rights."""
+async def first_contact(session: Session, identity: Identity, shutdown: Shutdown) -> bool:
+    """Check the tables and register, waiting while the database is away; whether it was reached
+    before the shutdown. Raises CannotStartError for what no waiting mends: a refused login, missing
+    tables, missing rights."""
     backoff, told = Backoff(0.2, 5.0), False
-    end = inf if limit is None else time.monotonic() + limit
-    while not shutdown.requested.is_set() and time.monotonic() < end:
+    while not shutdown.requested.is_set():
         try:
             obstacle = await session.call(workers.obstacle, CALL_SECONDS, _newest_migration())
             if obstacle is not None:
@@ -50,7 +46,7 @@ async def first_contact(
                 log.warning("database_unreachable", purpose="start", error=str(error).strip())
                 told = True
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(min(backoff.next_delay(), end - time.monotonic())):
+            async with asyncio.timeout(backoff.next_delay()):
                 await shutdown.requested.wait()
     return False
 

@@ -17,7 +17,8 @@ import psycopg  # noqa: E402
 
 from jobqueue import conf  # noqa: E402
 from jobqueue.store import beats, workers  # noqa: E402
-from jobqueue.store.connections import Session, is_weather  # noqa: E402
+from jobqueue.store.connections import Session  # noqa: E402
+from jobqueue.store.failures import is_weather  # noqa: E402
 from jobqueue.worker import kernel  # noqa: E402
 from jobqueue.worker.leader import Leader  # noqa: E402
 from jobqueue.worker.parent import parent  # noqa: E402
@@ -88,6 +89,8 @@ async def main() -> None:
     )
     await session.call(workers.register, 10, identity)
     leader = Leader(parameters=PARAMETERS, worker=me, settings=SETTINGS)
+    # Schedules that a test moves are seen soon.
+    leader._maintenance.steps["schedules"].interval = 0.3
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     neighbours = kernel.Neighbours(session, me, SETTINGS)

@@ -95,6 +95,20 @@ def test_a_job_that_kills_its_worker_ends_dead_and_its_neighbours_succeed(childr
     assert ended(process) == 0
 
 
+@pytest.mark.spec("S196")
+def test_a_worker_that_has_done_its_jobs_is_replaced_without_a_loss(fleet):
+    supervisor = fleet.start("--processes", "2", "--max-jobs", "1")
+    for expected in (3, 6):
+        known = Worker.objects.count()
+        enqueue_many([(tasks.add, (n, 1)) for n in range(3)])
+        wait_until(lambda n=expected: Job.objects.filter(state="SUCCEEDED").count() == n)
+        wait_until(lambda n=known: Worker.objects.count() > n)
+    assert supervisor.stop() == 0
+    assert not supervisor.events("child_given_up")
+    assert not supervisor.events("worker_died")
+    assert any("--max-jobs is 1" in e["reason"] for e in supervisor.events("worker_stopped"))
+
+
 def leader():
     now = timezone.now()
     holder = LeaderLease.objects.filter(expires_at__gt=now).values_list("holder", flat=True).first()

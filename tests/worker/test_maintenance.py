@@ -6,7 +6,7 @@ import contextlib
 import psycopg
 import pytest
 
-from jobqueue.store.connections import CallTimeout
+from jobqueue.store.failures import CallTimeout
 from jobqueue.worker import maintenance
 from jobqueue.worker.maintenance import Maintenance, Step, StuckError
 from tests.waiting import until
@@ -14,7 +14,7 @@ from tests.waiting import until
 
 @contextlib.asynccontextmanager
 async def running(*steps, patience=60.0):
-    work = Maintenance(steps, patience=patience)
+    work = Maintenance(*steps, patience=patience)
     task = asyncio.ensure_future(work.run())
     try:
         yield work, task
