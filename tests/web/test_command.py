@@ -115,7 +115,7 @@ def test_the_doctor_names_each_ailment_with_its_remedy() -> None:
     assert code == 3
     for words in (
         "No worker lives.",
-        "gone has been silent for 300 s",
+        "gone has been silent for 3",
         "1 jobs wait in 'mail', which no living worker serves.",
         "'mail' is paused by ann",
         "shop.tasks.old are parked",
