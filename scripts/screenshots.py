@@ -4,6 +4,7 @@ In a database of its own (Django's test database), with made-up rows, in light a
 """
 # ruff: noqa: S106, S311  (a throw-away database, and dice for its rows)
 
+import contextlib
 import os
 import random
 import shutil
@@ -21,6 +22,10 @@ os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
 
 import django  # noqa: E402
 
+from project import postgres  # noqa: E402
+
+server = contextlib.ExitStack()
+os.environ["DATABASE_URL"] = server.enter_context(postgres.running(postgres.TESTS))
 django.setup()
 
 from django.contrib.auth.models import User  # noqa: E402
@@ -250,4 +255,5 @@ def history(now: datetime, dice: random.Random) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with server:
+        main()
