@@ -57,6 +57,13 @@ def test_every_page_stands_in_unfolds_theme_too() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_no_style_or_script_is_written_into_a_page() -> None:
+    """A site with a content security policy shows the pages as they are."""
+    for file in (APP / "templates").rglob("*.html"):
+        text = file.read_text()
+        assert not re.search(r"\sstyle=|<style|\son\w+=|<script(?! src=)", text), file
+
+
 def test_the_pages_speak_german(operator: Client) -> None:
     job = rows.job(State.DEAD)
     with translation.override("de"):
