@@ -301,7 +301,7 @@ async def nodes(parameters, connection):
 
 
 async def recovery(connection, chosen):
-    """Kill the worker that this condition chooses; return how long until its job is free."""
+    """Kill the worker that this condition chooses, and wait until its job is free."""
     settled = (
         "SELECT count(*) = 3 FROM jobqueue_worker WHERE died_at IS NULL "
         "AND started_at < clock_timestamp() - interval '1 s'"
@@ -311,21 +311,19 @@ async def recovery(connection, chosen):
     worker = await until(lambda: one(connection, living), seconds=40)
     pid = await one(connection, "SELECT pid FROM jobqueue_worker WHERE id = %s", worker)
     job, _ = await add_running(connection, worker=worker, lease=ahead(600))
-    begin = time.monotonic()
     os.kill(pid, signal.SIGKILL)
     back = "SELECT state <> 'RUNNING' FROM jobqueue_job WHERE id = %s"
     await until(lambda: one(connection, back, job), seconds=60)
-    return time.monotonic() - begin
 
 
 LEADS = "EXISTS (SELECT FROM jobqueue_leaderlease WHERE holder = w.id AND expires_at > now())"
-VICTIMS = {"leader": LEADS, "follower": f"NOT {LEADS}"}
+VICTIMS = (f"NOT {LEADS}", LEADS)
 
 
 @pytest.mark.spec("S109", "S183")
-@pytest.mark.parametrize("victim", VICTIMS)
-async def test_the_jobs_of_a_killed_child_come_back_at_once(nodes, connection, victim):
-    await recovery(connection, VICTIMS[victim])
+async def test_the_jobs_of_killed_children_come_back_at_once(nodes, connection):
+    for chosen in VICTIMS:
+        await recovery(connection, chosen)
 
 
 def _environment(pid):
