@@ -59,7 +59,7 @@ def measure(client: Client, address: str, form: dict[str, str] | None = None) ->
 
 def addresses() -> list[str]:
     from jobqueue import stats
-    from jobqueue.admin import joblist
+    from jobqueue.admin import orders
     from jobqueue.admin.filters import Filters
     from jobqueue.models import Job
     from jobqueue.states import State
@@ -88,9 +88,12 @@ def addresses() -> list[str]:
     ]
     deep = Job.objects.filter(state=State.SUCCEEDED).order_by("finished_at").first()
     if deep is not None:
-        cursor = joblist.BY_END.write(deep)
+        cursor = orders.BY_END.write(deep)
         found.append(f"{jobs}?{Filters(state='SUCCEEDED').query}&after={cursor}")
-        found.append(f"{jobs}?after={joblist.NEWEST.write(deep)}")
+        found.append(f"{jobs}?{Filters(state='SUCCEEDED').query}&before={cursor}")
+        found.append(f"{jobs}?{Filters(state='SUCCEEDED', queue='mail').query}&before={cursor}")
+        found.append(f"{jobs}?after={orders.NEWEST.write(deep)}")
+        found.append(f"{jobs}?task=shop.tasks.task3&before={orders.NEWEST.write(deep)}")
     for state in State:
         if (job := Job.objects.filter(state=state).first()) is not None:
             found.append(f"{jobs}{job.pk}/")

@@ -183,12 +183,13 @@ def signature_of(func: Callable[..., Any]) -> inspect.Signature:
 
 
 @cache
-def signature_text(func: Callable[..., Any]) -> str:
-    """Return the parameters' names and kinds: what is stored to tell an old row from a bad call."""
+def signature_text(func: Callable[..., Any], takes_context: bool = False) -> str:
+    """Return the parameters' names and kinds, without the context: what is stored to tell an old
+    row from a bad call, and to know a secret among the positional arguments by its name."""
     parameters = [
         parameter.replace(annotation=inspect.Parameter.empty)
         for parameter in signature_of(func).parameters.values()
-    ]
+    ][int(takes_context) :]
     return str(inspect.Signature(parameters))[:500]
 
 

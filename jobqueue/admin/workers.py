@@ -48,7 +48,7 @@ class WorkerAdmin(DeskAdmin):
             "leader": lease,
             "counts": COUNTS,
         }
-        return self.render(request, "worker_list.html", context)
+        return self.render_live(request, "worker_list.html", "worker_list_live.html", context)
 
     def worker_page(self, request: HttpRequest, pk: UUID) -> HttpResponse:
         """One process, what it runs, and its stop report."""
@@ -64,7 +64,7 @@ class WorkerAdmin(DeskAdmin):
             "running": list(running[:SHOWN]),
             "report": list(report.items()),
         }
-        return self.render(request, "worker.html", context)
+        return self.render_live(request, "worker.html", "worker_live.html", context)
 
 
 def _stopped(worker: Worker) -> dict[str, Any]:

@@ -89,7 +89,7 @@ WITH kept AS MATERIALIZED (
               SELECT FROM jobqueue_queue WHERE name = %(queue)s AND paused_at IS NOT NULL
           )
         ORDER BY priority DESC, run_at, id
-        LIMIT %(limit)s - (SELECT count FROM kept)
+        LIMIT GREATEST(%(limit)s - (SELECT count FROM kept), 0)
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS ids
 )
@@ -127,7 +127,7 @@ WITH kept AS MATERIALIZED (
         WHERE NOT EXISTS (
             SELECT FROM jobqueue_queue WHERE name = %(queue)s AND paused_at IS NOT NULL
         )
-        LIMIT %(limit)s - (SELECT count FROM kept)
+        LIMIT GREATEST(%(limit)s - (SELECT count FROM kept), 0)
     ) AS ids
 )
 """

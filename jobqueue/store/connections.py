@@ -12,9 +12,11 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate
 
 import psycopg
-from psycopg import AsyncConnection, errors
+from psycopg import AsyncConnection
 from psycopg.pq import TransactionStatus
 from psycopg.types.json import set_json_loads
+
+from jobqueue.store.failures import USELESS_STATES, CallTimeout
 
 APPLICATION = "jobqueue"
 IDLE = TransactionStatus.IDLE
@@ -27,22 +29,6 @@ KEEPALIVES = {
 }
 # A call whose socket was dropped ends by itself within a turn or two of the loop.
 UNWIND_SECONDS = 1.0
-# 08 connection, 40 deadlock and serialization, 53 resources, 57 intervention, 58 system
-WEATHER_CLASSES = {"08", "40", "53", "57", "58"}
-# Read-only after a failover; lock not available; time-outs of a transaction
-READ_ONLY = "25006"
-WEATHER_STATES = {READ_ONLY, "55P03", "25P03", "25P04"}
-# How a login is refused: that early in the protocol an error bears no code.
-REFUSALS = (
-    "authentication failed",
-    "no password supplied",
-    "no pg_hba.conf entry",
-    "is not permitted to log in",
-    "no such database",
-    "no such user",
-)
-
-
 # The statements' plans do not depend on their parameters; without this each call is planned anew,
 # which takes longer than running it. Not behind a pooler, whose sessions belong to others too: it
 # greets with a process number of its own.
@@ -52,47 +38,12 @@ WHERE pg_backend_pid() = %(pid)s
 """
 
 
-class CallTimeout(psycopg.OperationalError):
-    """The database did not answer in time; the connection was dropped."""
-
-
-def is_weather(error: BaseException) -> bool:
-    """Whether trying again later can help: the network, a restart, a failover, a busy server."""
-    if isinstance(error, errors.ConnectionException | CallTimeout | OSError | TimeoutError):
-        return True
-    if isinstance(error, psycopg.InterfaceError):
-        return True  # the connection was closed under the call
-    state = getattr(error, "sqlstate", None)
-    if state is not None:
-        return state[:2] in WEATHER_CLASSES or state in WEATHER_STATES
-    return isinstance(error, psycopg.OperationalError) and not is_refused(error)
-
-
-def is_refused(error: BaseException) -> bool:
-    """Whether the server refuses this user, password or database: no waiting helps."""
-    state = getattr(error, "sqlstate", None)
-    if state is not None:
-        return state[:2] in {"28", "3D", "42"}
-    text = str(error)
-    return any(sign in text for sign in REFUSALS) or (
-        "FATAL" in text and (" does not exist" in text or "permission denied" in text)
-    )
-
-
 _decode = json.JSONDecoder().decode
 
 
 def read_json(text: bytes | str) -> Any:
     """Read what a statement returned; most of a claim's are empty objects."""
     return {} if text == b"{}" else _decode(text if isinstance(text, str) else text.decode())
-
-
-def concerns_data(error: Exception) -> bool:
-    """Whether the database or the driver refuses a value: trying again will not help, but other
-    rows can be written. 54 a program limit, P0 a trigger's own refusal."""
-    if isinstance(error, psycopg.DataError | psycopg.IntegrityError | UnicodeError):
-        return True
-    return (getattr(error, "sqlstate", None) or "")[:2] in {"54", "P0"}
 
 
 def drop(connection: AsyncConnection[Any]) -> None:
@@ -167,6 +118,7 @@ class Session:
         *,
         prepare: Callable[[AsyncConnection[Any]], Coroutine[Any, Any, None]] | None = None,
     ) -> None:
+        self.on_kept: Callable[[Exception], object] = lambda error: None
         self.parameters = {**KEEPALIVES, **parameters}
         self.parameters["application_name"] = f"{APPLICATION} {purpose}"
         self.prepare = prepare
@@ -176,10 +128,15 @@ class Session:
 
     async def open(self, seconds: float) -> AsyncConnection[Any]:
         """Return the connection, connecting first where there is none, within the bound."""
-        if self.connection is not None and not self._stale and not _is_over(self.connection):
+        if self.connection is not None and not _is_over(self.connection):
+            if self._stale:
+                await self._replace(self.connection, seconds / 2)
             return self.connection
         await self.close()
         self._stale = False
+        return await self._open(seconds)
+
+    async def _open(self, seconds: float) -> AsyncConnection[Any]:
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         try:
@@ -189,6 +146,20 @@ class Session:
             await self.close()
             raise
         return connection
+
+    async def _replace(self, old: AsyncConnection[Any], seconds: float) -> None:
+        """Open a fresh connection, and close the old one then: where none can be had the old one
+        serves on."""
+        self._stale, self.connection = False, None
+        try:
+            await self._open(seconds)
+        except BaseException as error:
+            self.connection = old
+            if not isinstance(error, Exception):
+                raise
+            self.on_kept(error)
+        else:
+            await _farewell(old)
 
     async def _connect(self) -> AsyncConnection[Any]:
         # Kept at once: a cancellation in this very moment must not lose an open connection.
@@ -225,20 +196,24 @@ class Session:
             return await bounded(connection, verb(connection, *args, **kwargs), end - loop.time())
         except BaseException as error:
             # A session that began on a read-only server may stay so when another server is the
-            # primary, or when this one is writable again.
-            if _is_over(connection) or getattr(error, "sqlstate", None) == READ_ONLY:
+            # primary, or when this one is writable again; and what has been prepared in it can be
+            # gone (a pooler's reset).
+            if _is_over(connection) or getattr(error, "sqlstate", None) in USELESS_STATES:
                 await self.close()
             raise
 
     async def close(self) -> None:
         """Close without waiting for the server. Never raises."""
         connection, self.connection = self.connection, None
-        if connection is None:
-            return
-        if _is_over(connection):
-            drop(connection)
-        with contextlib.suppress(psycopg.Error, OSError):
-            await connection.close()  # a farewell that needs no answer
+        if connection is not None:
+            await _farewell(connection)
+
+
+async def _farewell(connection: AsyncConnection[Any]) -> None:
+    if _is_over(connection):
+        drop(connection)
+    with contextlib.suppress(psycopg.Error, OSError):
+        await connection.close()  # needs no answer
 
 
 def _is_over(connection: AsyncConnection[Any]) -> bool:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import UUID
 
 import structlog
 from django.db import DatabaseError, InterfaceError, OperationalError, connections, transaction
+from psycopg.errors import SerializationFailure
 
 from jobqueue.conf import Settings
 from jobqueue.exceptions import JobInterrupted, LeaseLost
-from jobqueue.store.connections import is_weather
 from jobqueue.store.endings import FINISH, Written, finish_parameters
+from jobqueue.store.failures import is_weather
 from jobqueue.worker import outcomes
 from jobqueue.worker.attempt import Ended, How
 from jobqueue.worker.held import Held, Stop
@@ -21,6 +22,10 @@ from jobqueue.worker.lanes import Lane
 from jobqueue.worker.outcomes import BadResult, NoConnection
 
 BUSY_SECONDS = 0.05
+CONFLICT = (
+    "The transaction of an atomic task began before the heartbeat last renewed the job's lease: "
+    "from REPEATABLE READ on it can last no longer than a beat. Use READ COMMITTED"
+)
 log = structlog.get_logger("jobqueue")
 
 
@@ -62,7 +67,7 @@ class Recorder:
         patience = time.monotonic() + self.settings.lease_seconds
         with connection.cursor() as cursor:
             while True:
-                cursor.execute(FINISH, finish_parameters(self.worker, [ending]))
+                _execute(cursor, finish_parameters(self.worker, [ending]))
                 written = Written(*cursor.fetchone())
                 if written.state is not None:
                     held.recorded = written
@@ -87,11 +92,26 @@ class Recorder:
             return Ended(How.REFUSED, held.recording)
         if held.told is not None and outcomes.unwound(error):
             return None
+        if _is_conflict(error):
+            return None  # certainly rolled back, and the next time may end so too: it is counted
         if isinstance(error, OperationalError | InterfaceError) or is_weather(error):
             # The commit's answer is unknown. Either it stands, and this is refused and found out,
             # or it does not, and the handler runs again.
             return Ended(How.PUT, outcomes.interrupted(held))
         return None
+
+
+def _execute(cursor: Any, parameters: Mapping[str, Any]) -> None:
+    try:
+        cursor.execute(FINISH, parameters)
+    except OperationalError as error:
+        if not _is_conflict(error):
+            raise
+        raise OperationalError(f"{CONFLICT} ({error})") from error.__cause__
+
+
+def _is_conflict(error: BaseException) -> bool:
+    return isinstance(error.__cause__, SerializationFailure)
 
 
 def _note_commit(held: Held) -> None:

@@ -9,19 +9,21 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-import psycopg
 import structlog
 from psycopg import AsyncConnection
 
 from jobqueue.conf import Settings
 from jobqueue.store import claims, promotion
 from jobqueue.store.claims import Backend, Claim
-from jobqueue.store.connections import Session, is_weather
+from jobqueue.store.connections import Session
+from jobqueue.store.failures import concerns_data
 from jobqueue.worker.doubts import Doubts
+from jobqueue.worker.dues import Dues
 from jobqueue.worker.executor import Executor
-from jobqueue.worker.finisher import Finisher, Waiting
+from jobqueue.worker.finisher import Finisher
 from jobqueue.worker.held import Registry
 from jobqueue.worker.marks import Marks
+from jobqueue.worker.outbox import Waiting
 from jobqueue.worker.tokens import new_tokens
 from jobqueue.worker.turns import Turns
 from jobqueue.worker.weather import Patience
@@ -57,8 +59,9 @@ class Claimer:
         self.registry, self.executor, self.patience = registry, executor, patience
         self.outcomes: Finisher = executor.finisher
         self.is_told: Callable[[], bool] = lambda: True  # whether notifications arrive
+        self.tell_ready: Callable[[str], None] = lambda queue: None  # other workers
         self.is_overdue: Callable[[], bool] = lambda: True  # whether scheduled jobs are due
-        self.turns, self.marks = Turns(queues), Marks()
+        self.turns, self.marks, self.dues = Turns(queues), Marks(), Dues()
         self._wake = asyncio.Event()
         self._stopped = asyncio.Event()
         self._backend: Backend | None = None
@@ -79,6 +82,12 @@ class Claimer:
         self._polled_at = float("-inf")
         self._wake.set()
 
+    def promote_in(self, seconds: float) -> None:
+        """A job that was put off here falls due then; the leader may not know."""
+        if self.dues.add(seconds, _now()):
+            self._wake.set()
+            self.registry.freed.set()
+
     def stop(self) -> None:
         """No further claim is sent; the round in flight is handed back unstarted."""
         self._stopped.set()
@@ -94,6 +103,7 @@ class Claimer:
             except Exception as error:
                 delay = self.patience.failed(error)
                 self.turns.heat(None)
+                self.marks.look(None)  # the round may have been the look for something urgent
                 # A wake does not cut this short: it would ask a dead server again and again.
                 await self._wait(self._stopped, delay)
             else:
@@ -111,13 +121,15 @@ class Claimer:
     async def _step(self) -> None:
         if self._doubts.are_due(_now()):
             await self._recover(CALL_SECONDS)
-        free = self.registry.free - self._doubts.slots
-        room = free + self.outcomes.lendable
+        outbox = self.outcomes.outbox
+        room = self.registry.free - self._doubts.slots + outbox.lendable
         if room <= 0 or self.executor.receivers.is_behind:
             self.registry.freed.clear()
-            await self._wait(self.registry.freed, BOUND_SECONDS)
+            if self.dues.take(_now()):
+                await self._promote(tell=True)
+            await self._wait(self.registry.freed, min(BOUND_SECONDS, self._due_in()))
             return
-        if room < self.outcomes.under_way:  # soon there is more: one large round instead of two
+        if room < outbox.under_way:  # soon there is more: one large round instead of two
             self.registry.freed.clear()
             await self._wait(self.registry.freed, MERGE_SECONDS)
         self._wake.clear()  # before the statement is sent: a wake during the round survives it
@@ -158,37 +170,56 @@ class Claimer:
             every = min(every, 1.0)
         return self._polled_at + every * self._jitter - _now()
 
+    def _due_in(self) -> float:
+        return max(self.dues.next - _now(), 0.0)
+
     def _idle_seconds(self) -> float:
-        seconds = max(self._poll_in(), 0.0)
+        seconds = max(min(self._poll_in(), self._due_in()), 0.0)
         return min(seconds, BOUND_SECONDS) if self._doubts else seconds
 
     async def _poll(self) -> None:
         """When it is time, look everywhere: also under steady wakes, so that no due job waits for
         a leader. Each wait is jittered anew, or an idle fleet asks in phase."""
+        if self.dues.take(_now()):
+            await self._promote()
         if self._poll_in() > 0:
             return
         if self.is_overdue():
-            await self.session.call(promotion.promote, CALL_SECONDS, PROMOTE_LIMIT)
+            await self._promote()
         self._polled_at, self._jitter = _now(), random.uniform(0.8, 1.2)  # noqa: S311
         self.turns.heat(None)
         self.marks.look(None)
+
+    async def _promote(self, *, tell: bool = False) -> None:
+        """Due jobs become READY. Other workers are told where there is no room for them here."""
+        queues = await self.session.call(promotion.promote, CALL_SECONDS, PROMOTE_LIMIT)
+        if len(queues) == PROMOTE_LIMIT:
+            self.dues.add(0.0, _now())
+        for queue in set(queues):
+            is_served = self.turns.heat(queue)
+            self.marks.look(queue)
+            if tell or not is_served:
+                self.tell_ready(queue)
 
     async def _round(self, queue: str) -> bool:
         """One claim, which also writes what has ended; whether it found all it asked for."""
         await self.session.open(CALL_SECONDS)
         if self._stopped.is_set():
             return False
-        ended = self.outcomes.lend()
+        ended = self.outcomes.outbox.lend()
         try:
             rows, asked, sent = await self._exchange(queue, ended)
         except BaseException as error:
             self.outcomes.not_heard(ended)
-            if ended and isinstance(error, psycopg.DatabaseError) and not is_weather(error):
-                return True  # it may be one of the outcomes: the next round goes without them
-            raise
+            if ended:  # the driver may take for prepared what its pipeline never came to
+                self.session.renew()
+            if not ended or not isinstance(error, Exception) or not concerns_data(error):
+                raise
+            self.marks.look(queue)
+            return True  # it may be one of the outcomes: the next round goes without them
         late = _now() - sent > self.settings.lease_seconds - self.settings.lease_margin_seconds
         self._take(rows, sent, start=not (late or self._stopped.is_set()))
-        return len(rows) == asked
+        return len(rows) >= asked
 
     async def _exchange(
         self, queue: str, ended: Sequence[Waiting]
@@ -204,7 +235,7 @@ class Claimer:
                 endings = [waiting.ending for waiting in ended]
                 answers, rows = await call(claims.exchange, CALL_SECONDS, *claim, endings)
                 self.outcomes.heard(ended, answers)
-                asked -= sum(answer.state is None for answer in answers)  # their slots stay taken
+                asked -= sum(answer.busy for answer in answers)  # their slots stay taken
             else:
                 rows = await call(claims.claim, CALL_SECONDS, *claim)
         except BaseException:

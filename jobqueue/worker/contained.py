@@ -23,7 +23,7 @@ class Steps(Coroutine[Any, Any, Any]):
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner if hasattr(inner, "send") else inner.__await__()
-        self.process = os.getpid()
+        self.forks = forks()
         self.__name__ = getattr(inner, "__name__", type(inner).__name__)
         self.__qualname__ = getattr(inner, "__qualname__", self.__name__)
 
@@ -66,9 +66,9 @@ class Steps(Coroutine[Any, Any, Any]):
         try:
             waits_for = call(*args)
         except BaseException as error:
-            leave_if_forked(self.process, error)
+            leave_if_forked(self.forks, error)
             raise
-        leave_if_forked(self.process, RuntimeError("the child went back to the worker's loop"))
+        leave_if_forked(self.forks, RuntimeError("the child went back to the worker's loop"))
         return waits_for
 
 
@@ -84,9 +84,27 @@ class TaskSteps(Steps):
             raise RuntimeError(f"a task of the handler raised {kind}: {error}") from error
 
 
-def leave_if_forked(process: int, error: BaseException | None) -> None:
+# How many forks lie between this process and the one that imported this. Asking the system for the
+# process's number takes long, at every step of every handler.
+_forks = 0
+
+
+def _forked() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+def forks() -> int:
+    """Return a number that differs in a forked child."""
+    return _forks
+
+
+def leave_if_forked(before: int, error: BaseException | None) -> None:
     """End a forked child as it would have ended by itself; do nothing in the worker."""
-    if os.getpid() == process:
+    if _forks == before:
         return
     match error:
         case SystemExit(code=int(code)):

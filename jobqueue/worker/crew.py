@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import structlog
+
 from jobqueue.conf import Settings
 from jobqueue.store.connections import Session
 from jobqueue.store.workers import Identity
@@ -25,6 +27,8 @@ from jobqueue.worker.stuck import Stuck
 from jobqueue.worker.trust import Trust
 from jobqueue.worker.weather import Outages, Patience
 
+log = structlog.get_logger("jobqueue")
+
 
 class Crew:
     """Each service has a connection of its own, so that none can starve another."""
@@ -43,12 +47,14 @@ class Crew:
         tell_finished: Callable[[Sequence[int]], object],
     ) -> None:
         worker = identity.id
-        self.outages = Outages()
+        self.outages, self.stopping = Outages(), shutdown.requested.is_set
         self.lanes, self.receivers = Lanes(), Receivers(str(worker), tell_finished)
         self.reports = Reports(self.receivers)
         self.claiming, self.finishing, self.beating, self.watching = self.sessions = [
             Session(parameters, purpose) for purpose in ("claim", "finish", "beat", "watch")
         ]
+        for session in self.sessions:
+            session.on_kept = _not_reconnected
         self.finisher = Finisher(
             self.finishing,
             worker,
@@ -103,18 +109,26 @@ class Crew:
 
     def _introduce(self) -> None:
         """Who is told what is heard."""
-        self.news.on_ready = self.finisher.on_ready = self.claimer.wake
+        self.news.on_ready = self.claimer.wake
+        self.finisher.on_ready = self._ready
+        self.finisher.on_soon = self.claimer.promote_in
         self.news.on_beat = self.heart.now
         self.heart.on_overdue = self.claimer.poll
         self.claimer.is_overdue = lambda: self.heart.overdue
         listener = self.listener
         if listener is not None:
             self.claimer.is_told = lambda: listener.is_proven
+            self.claimer.tell_ready = self.finisher.tell_ready
         if self.leader is not None:
             self.leader.sweeping.on_final = self.receivers.swept
             self.news.on_vacant = self.leader.vacant
             self.news.on_scheduled = self.leader.scheduled
             self.news.on_died = self.leader.sweep_now
+
+    def _ready(self, queue: str) -> None:
+        """A job that ran here can be claimed again: by others at once when this worker leaves."""
+        tell = self.claimer.tell_ready if self.stopping() else self.claimer.wake
+        tell(queue)
 
     def reconnect(self) -> None:
         """Have every connection opened afresh before its next use."""
@@ -126,3 +140,7 @@ class Crew:
             self.leader.reconnect()
         self.lanes.renew()
         self.claimer.wake()
+
+
+def _not_reconnected(error: Exception) -> None:
+    log.warning("not_reconnected", error=str(error).strip())

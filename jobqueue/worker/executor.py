@@ -59,7 +59,7 @@ class Executor:
     def start(self, held: Held) -> None:
         """Begin the attempt of a claim that has just been registered: its first step is made here
         and now, which for a short handler is all of it."""
-        held.task = asyncio.Task(
+        asyncio.Task(
             self._attempt(held),
             loop=asyncio.get_running_loop(),
             context=self._context.copy(),
@@ -88,9 +88,12 @@ class Executor:
     async def _attempt(self, held: Held) -> None:
         """Every attempt ends, also one that fails where no handler is to blame: a claim that
         nobody ends would keep its slot, and its lease, for ever."""
+        held.task = asyncio.current_task()  # the first step is made before `start` could note it
         try:
             await self._run(held)
-        except Exception as error:
+        except asyncio.CancelledError:
+            raise  # nobody cancels an attempt outside its handler, but the end of the loop
+        except BaseException as error:
             log.exception("attempt_broken", job=held.claim.id, task=held.claim.task)
             if not held.ended:
                 self._over(held, outcomes.broken(held, error, self.settings))

@@ -4,41 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from math import inf
 from uuid import UUID
 
 import structlog
 
 from jobqueue import logs
 from jobqueue.states import State
-from jobqueue.store import endings
-from jobqueue.store.connections import Session, concerns_data
-from jobqueue.store.endings import Ending, Stands, Written
+from jobqueue.store import endings, promotion
+from jobqueue.store.connections import Session
+from jobqueue.store.endings import Ending, Written
+from jobqueue.store.failures import concerns_data
 from jobqueue.worker import outcomes
 from jobqueue.worker.held import Fate, Held, Registry
+from jobqueue.worker.outbox import Outbox, Waiting
+from jobqueue.worker.progress import Progress
+from jobqueue.worker.repeats import as_recorded, decided_state, fate_of, has_landed
 from jobqueue.worker.reports import Reports
 from jobqueue.worker.weather import Patience
 
 WRITE_SECONDS = 5.0
-BATCH, BATCH_BYTES = 500, 4 * 1024 * 1024
-BUSY_SECONDS, BUSY_MAX_SECONDS = 0.02, 1.0
-PROGRESS_SECONDS = 0.5
 HURRY_SECONDS = 0.1
 log = structlog.get_logger("jobqueue")
-
-
-@dataclass(slots=True)
-class Waiting:
-    """One outcome on its way to the database."""
-
-    held: Held
-    ending: Ending
-    not_before: float = 0.0
-    busy: float = BUSY_SECONDS
-    replaced: bool = False  # the database refused the outcome itself; this one says so
-    under_way: bool = False  # a statement that writes it has been sent
-    lent: bool = False  # once: what fails beside a claim is written apart
 
 
 class Finisher:
@@ -61,41 +50,25 @@ class Finisher:
         self.session, self.worker, self.registry = session, worker, registry
         self.reports, self.patience = reports, patience
         self.trust_seconds = trust_seconds  # from a renewal's sending to the end of its trust
-        self._waiting: dict[UUID, Waiting] = {}
+        self.outbox = Outbox()
         self._refused: list[Waiting] = []  # whose late outcome is still to be told
-        self._news: dict[UUID, Held] = {}  # whose progress is not stored yet
-        self._next_news = 0.0
+        self._progress = Progress(session)
+        self._ready: set[str] = set()  # queues whose jobs other workers are to be told of
         self._wake = asyncio.Event()
         self._closed = asyncio.Event()
-        self.on_ready: Callable[[str], object] = lambda queue: None  # a job may run again at once
+        # A job may run again at once; in so many seconds.
+        self.on_ready: Callable[[str], object] = lambda queue: None
+        self.on_soon: Callable[[float], object] = lambda seconds: None
 
     def __len__(self) -> int:
-        return len(self._waiting) + len(self._refused)
+        return len(self.outbox) + len(self._refused)
 
     def put(self, held: Held, ending: Ending) -> None:
         """Take over one outcome. Never fails, never awaits."""
-        self._news.pop(held.token, None)
+        self._progress.forget(held)
         if held.fate is None:
-            self._waiting[held.token] = Waiting(held, ending)
+            self.outbox.put(held, ending)
             self._wake.set()
-
-    @property
-    def under_way(self) -> int:
-        """How many outcomes are being written at this moment."""
-        return sum(waiting.under_way for waiting in self._waiting.values())
-
-    @property
-    def lendable(self) -> int:
-        """How many `lend` would return."""
-        return sum(map(_is_lendable, self._batch()))
-
-    def lend(self) -> list[Waiting]:
-        """Hand over what a claim can write along, to take its slots at the same time. It comes
-        back by `heard` or `not_heard`."""
-        batch = [waiting for waiting in self._batch() if _is_lendable(waiting)]
-        for waiting in batch:
-            waiting.under_way = waiting.lent = True
-        return batch
 
     def heard(self, batch: Sequence[Waiting], answers: Sequence[Written]) -> None:
         """The statement that was sent for this batch has been answered."""
@@ -103,9 +76,9 @@ class Finisher:
             waiting.under_way = False
         with logs.together():
             for answer in answers:
-                if answered := self._waiting.get(answer.token):  # not given up meanwhile
+                if answered := self.outbox.get(answer.token):  # not given up meanwhile
                     self._hear(answered, answer)
-        if self._waiting or self._refused:
+        if len(self) or self._closed.is_set():
             self._wake.set()
 
     def not_heard(self, batch: Sequence[Waiting]) -> None:
@@ -116,7 +89,7 @@ class Finisher:
 
     def recorded(self, held: Held, ending: Ending, state: str) -> None:
         """An atomic handler has written its own outcome."""
-        self._news.pop(held.token, None)
+        self._progress.forget(held)
         self._settle(held, ending, state)
 
     def refuse(self, held: Held, ending: Ending) -> None:
@@ -127,8 +100,13 @@ class Finisher:
     def note_progress(self, held: Held) -> None:
         """There is progress to store within half a second."""
         if not held.ended and held.fate is None:
-            self._news[held.token] = held
+            self._progress.note(held)
             self._wake.set()
+
+    def tell_ready(self, queue: str) -> None:
+        """Tell the other workers that a job of this queue can be claimed."""
+        self._ready.add(queue)
+        self._wake.set()
 
     def close(self) -> None:
         """Let `run` end when nothing waits any more."""
@@ -137,7 +115,7 @@ class Finisher:
 
     async def run(self) -> None:
         """The service: one pass after the other until closed and empty."""
-        while len(self) or not self._closed.is_set():
+        while len(self) or self._ready or not self._closed.is_set():
             await self._sleep()
             try:
                 await self._pass()
@@ -148,14 +126,12 @@ class Finisher:
 
     async def _sleep(self) -> None:
         """Until there is something to write; a set wake is looked at before, never after."""
-        now = _now()
-        moments = [w.not_before for w in self._waiting.values() if not w.under_way]
-        moments += [now] if self._refused else []
-        moments += [self._next_news] if self._news else []
-        delay = min(moments) - now if moments else None
-        if delay is None or delay > 0:
+        moment = -inf if self._refused or self._ready else self.outbox.next
+        if self._progress:
+            moment = min(moment, self._progress.due)
+        if moment > _now():
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(delay):
+                async with asyncio.timeout_at(None if moment == inf else moment):
                     await self._wake.wait()
         self._wake.clear()
 
@@ -169,28 +145,18 @@ class Finisher:
                 async with asyncio.timeout(seconds):
                     await self._closed.wait()
         self._drop_untrusted()
-        if not len(self):
+        if not len(self) and not self._ready:
             self.patience.succeeded()  # there is nothing left to fail with
 
     async def _pass(self) -> None:
-        if batch := self._batch():
+        if batch := self.outbox.batch():
             await self._write(batch)
         if self._refused:
             await self._tell_refused()
-        if self._news and _now() >= self._next_news:
-            await self._store_progress()
-
-    def _batch(self) -> list[Waiting]:
-        now, size = _now(), 0
-        batch: list[Waiting] = []
-        for waiting in self._waiting.values():
-            if waiting.not_before > now or waiting.under_way:
-                continue
-            size += len(waiting.ending.result or "") + len(waiting.ending.traceback)
-            if batch and (len(batch) >= BATCH or size > BATCH_BYTES):
-                break
-            batch.append(waiting)
-        return batch
+        if self._ready:
+            await self._tell_ready()
+        if self._progress and _now() >= self._progress.due:
+            await self._progress.store()
 
     async def _write(self, batch: Sequence[Waiting]) -> None:
         sent = [waiting.ending for waiting in batch]
@@ -210,24 +176,23 @@ class Finisher:
         if answer.state is not None:
             self._settle(waiting.held, waiting.ending, answer.state)
         elif answer.busy:
-            waiting.not_before = _now() + waiting.busy
-            waiting.busy = min(2 * waiting.busy, BUSY_MAX_SECONDS)
+            waiting.put_off()
         else:
-            del self._waiting[answer.token]
+            self.outbox.take(answer.token)
             self._refused.append(waiting)
 
     async def _write_apart(self, batch: Sequence[Waiting], error: Exception) -> None:
         """The database refuses some outcome's data: it must not sink its neighbours."""
         if len(batch) > 1:
             for waiting in batch:
-                if waiting.held.token in self._waiting:
+                if self.outbox.get(waiting.held.token):
                     await self._write([waiting])
             return
         (waiting,) = batch
         if waiting.ending.outcome is not None and not waiting.replaced:
             waiting.ending = outcomes.refused_by_database(waiting.ending, error)
             waiting.replaced = True
-        elif self._waiting.pop(waiting.held.token, None):
+        elif self.outbox.take(waiting.held.token):
             self.reports.unwritable(waiting.held.claim, error)
             self.registry.settle(waiting.held, Fate.UNRECORDED)
 
@@ -242,31 +207,40 @@ class Finisher:
                 continue
             self._refused.remove(waiting)
             found = history.get(waiting.held.token)
-            if _has_landed(waiting.ending, found):
-                state = (found.state if found else None) or _expected_state(waiting)
-                self._settle(waiting.held, _as_recorded(waiting, found), state)
+            if has_landed(waiting.ending, found):
+                state = decided_state(waiting.held.claim, waiting.ending, found)
+                ending = as_recorded(waiting.held, waiting.ending, found)
+                self._settle(waiting.held, ending, state)
             else:
                 stands = found.outcome if found else None
                 self.reports.refused(waiting.held, waiting.ending, stands)
                 self.registry.settle(waiting.held, Fate.UNRECORDED)
 
+    async def _tell_ready(self) -> None:
+        queues = sorted(self._ready)
+        payloads = [json.dumps({"kind": "ready", "queue": queue}) for queue in queues]
+        await self.session.call(promotion.notify, WRITE_SECONDS, payloads)
+        self._ready.difference_update(queues)
+
     def _settle(self, held: Held, ending: Ending, state: str) -> None:
-        self._waiting.pop(held.token, None)
-        self.registry.settle(held, _fate(ending))
+        self.outbox.take(held.token)
+        self.registry.settle(held, fate_of(ending))
         if state == State.READY:
             self.on_ready(held.claim.queue)
+        elif state == State.SCHEDULED and ending.hold is None:
+            self.on_soon(ending.delay)
         self.reports.written(held, ending, state)
 
     def _drop_untrusted(self) -> None:
         """A lease that was not renewed in time lapses by itself; the leader records the loss."""
         horizon = _now() - self.trust_seconds
-        for waiting in [*self._waiting.values(), *self._refused]:
+        for waiting in [*self.outbox, *self._refused]:
             if waiting.held.trusted_from < horizon:
                 self.give_up(waiting)
 
     def give_up(self, waiting: Waiting) -> None:
         """Leave one claim to its lease."""
-        self._waiting.pop(waiting.held.token, None)
+        self.outbox.take(waiting.held.token)
         if waiting in self._refused:
             self._refused.remove(waiting)
         self.reports.given_up(waiting.held.claim)
@@ -274,63 +248,10 @@ class Finisher:
 
     def give_up_all(self) -> list[int]:
         """The shutdown's time is over: leave what is unwritten to the leases; return the jobs."""
-        left = [*self._waiting.values(), *self._refused]
+        left = [*self.outbox, *self._refused]
         for waiting in left:
             self.give_up(waiting)
         return [waiting.held.claim.id for waiting in left]
-
-    async def _store_progress(self) -> None:
-        batch = [h for h in self._news.values() if h.fate is None and not h.ended]
-        self._news.clear()
-        self._next_news = _now() + PROGRESS_SECONDS
-        news = [(h.claim.id, h.token, h.control.progress) for h in batch if h.control.progress]
-        if not news:
-            return
-        try:
-            await self.session.call(endings.progress, WRITE_SECONDS, news)
-        except Exception as error:
-            if not concerns_data(error):
-                self._news = {held.token: held for held in batch} | self._news
-                raise
-            log.warning("progress_refused", jobs=[id for id, _, _ in news], error=str(error))
-
-
-def _is_lendable(waiting: Waiting) -> bool:
-    return waiting.held.ended and not waiting.lent
-
-
-def _has_landed(ending: Ending, found: Stands | None) -> bool:
-    """Whether an earlier copy of this very write has happened. What never started leaves no
-    history: without any, it went back to the queue."""
-    if found is None:
-        return ending.outcome is None
-    return found.recorded_by == "holder"
-
-
-def _as_recorded(waiting: Waiting, found: Stands | None) -> Ending:
-    """An atomic handler's success can have been committed although its answer was lost."""
-    recording: Ending | None = waiting.held.recording
-    if recording is not None and found is not None and found.outcome == recording.outcome:
-        return recording
-    return waiting.ending
-
-
-def _fate(ending: Ending) -> Fate:
-    if ending.outcome is None:
-        return Fate.RETURNED
-    return Fate.INTERRUPTED if ending.outcome == "INTERRUPTED" else Fate.COMPLETED
-
-
-def _expected_state(waiting: Waiting) -> str:
-    """What the earlier copy of the statement must have decided, for those who are told of it."""
-    ending, claim = waiting.ending, waiting.held.claim
-    if ending.outcome in ("SUCCEEDED", "CANCELLED"):
-        return str(ending.outcome)
-    if ending.final or (
-        ending.outcome in ("FAILED", "TIMED_OUT") and claim.failures + 1 >= claim.max_attempts
-    ):
-        return "DEAD"
-    return "SCHEDULED" if ending.delay or ending.hold else "READY"
 
 
 def _now() -> float:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextvars import copy_context
@@ -17,7 +16,7 @@ from asgiref.sync import ThreadSensitiveContext
 
 from jobqueue.exceptions import JobCancelled, JobInterrupted, JobTimeout
 from jobqueue.worker.attempt import Ended
-from jobqueue.worker.contained import Steps, current_held, leave_if_forked
+from jobqueue.worker.contained import Steps, current_held, forks, leave_if_forked
 from jobqueue.worker.held import Held, Stop
 from jobqueue.worker.lanes import Lane, Lanes
 from jobqueue.worker.strays import Strays
@@ -136,7 +135,7 @@ def run_function(
     loop = asyncio.get_running_loop()
     if interruptible:
         held.interrupt = _Interrupter(held, lane, lanes, loop).stop
-    context, process = copy_context(), os.getpid()
+    context, before = copy_context(), forks()
 
     def run() -> Ended:
         try:
@@ -145,7 +144,7 @@ def run_function(
             value, error = context.run(lane.run_user_code, call)
         except BaseException as broken:
             value, error = None, broken
-        leave_if_forked(process, error)
+        leave_if_forked(before, error)
         try:
             return context.run(settle, value, error)
         finally:

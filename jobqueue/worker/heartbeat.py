@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable
+from uuid import UUID
 
 import structlog
 
@@ -24,6 +25,9 @@ from jobqueue.worker.weather import Patience
 
 # However many cancels are asked for, there are at most so many beats: one in as many seconds.
 LEAST_SECONDS = 0.03
+# A row that a stranger has locked past its lease is renewed as soon as the lock goes, or the leader
+# might take it first.
+BUSY_SECONDS = 0.1
 NOTES_KEPT = 100
 log = structlog.get_logger("jobqueue")
 
@@ -57,6 +61,7 @@ class Heartbeat:
         self.overdue = True  # scheduled jobs wait that no leader has promoted
         self.on_overdue: Callable[[], None] = lambda: None
         self._silent = False
+        self._busy_since: dict[UUID, float] = {}  # when their leases were last good
         self._hint = asyncio.Event()
 
     def now(self) -> None:
@@ -78,7 +83,7 @@ class Heartbeat:
                 self.patience.failed(error)
             else:
                 self.patience.succeeded()
-                wait = start + every - loop.time()
+                wait = start + (BUSY_SECONDS if self._must_hurry(start) else every) - loop.time()
             await asyncio.sleep(max(start + LEAST_SECONDS - loop.time(), 0))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(wait, 0)):
@@ -121,6 +126,11 @@ class Heartbeat:
         if self._silent:
             await self.neighbours.look(next_beat - asyncio.get_running_loop().time())
 
+    def _must_hurry(self, now: float) -> bool:
+        """Whether the lease of a locked row is nearly over, or lapsed already."""
+        near = self.settings.lease_seconds - 2 * self.settings.heartbeat_seconds
+        return any(now - since > near for since in self._busy_since.values())
+
     def _not_ending(self, held: Held, now: float) -> float | None:
         waited = now - held.told_first_at
         patience = self.settings.cancel_seconds
@@ -128,6 +138,11 @@ class Heartbeat:
         return waited if ignoring else None
 
     def _apply(self, told: list[Held], answer: beats.Beat, sent: float) -> None:
+        self._busy_since = {
+            held.token: self._busy_since.get(held.token, held.trusted_from)
+            for held in told
+            if held.token in answer.busy
+        }
         for held in told:
             # A row that somebody else has locked is still ours, and nobody can take it meanwhile.
             if held.token in answer.renewed or held.token in answer.busy:

@@ -10,7 +10,8 @@ from datetime import datetime
 import structlog
 
 from jobqueue.store import idleness
-from jobqueue.store.connections import Session, is_weather
+from jobqueue.store.connections import Session
+from jobqueue.store.failures import is_weather
 
 LOOK_SECONDS = 1.0
 SETTLE_SECONDS = 2.0

@@ -12,7 +12,8 @@ import structlog
 
 from jobqueue.conf import LEADER_TRUST_MARGIN_SECONDS, Settings
 from jobqueue.store import leadership, promotion
-from jobqueue.store.connections import Backoff, Session, is_weather
+from jobqueue.store.connections import Backoff, Session
+from jobqueue.store.failures import is_weather
 from jobqueue.worker.maintenance import Maintenance, StuckError
 from jobqueue.worker.sweeping import Sweeping
 from jobqueue.worker.ticking import Ticking

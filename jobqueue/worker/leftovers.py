@@ -7,8 +7,11 @@ import contextlib
 import threading
 import time
 
+import structlog
+
 UNWIND_SECONDS = 0.5
 JOIN_SECONDS = 0.2
+log = structlog.get_logger("jobqueue")
 
 
 class Threads:
@@ -24,6 +27,22 @@ class Threads:
         for thread in left:
             thread.join(max(end - time.monotonic(), 0))
         return any(thread.is_alive() for thread in left)
+
+
+def run_through[T](
+    loop: asyncio.AbstractEventLoop, story: asyncio.Task[T], *, hears_signals: bool
+) -> T:
+    """Run the loop to the story's end, and return its result. A callback that a handler gave to the
+    loop itself can end the loop by SystemExit: then it goes on. So it does after KeyboardInterrupt,
+    where the signal is heard elsewhere and only a handler can raise it."""
+    contained = (SystemExit, KeyboardInterrupt) if hears_signals else (SystemExit,)
+    while True:
+        try:
+            return loop.run_until_complete(story)
+        except contained:
+            if story.done():
+                raise
+            log.exception("loop_callback_exited")
 
 
 def close_loop(loop: asyncio.AbstractEventLoop) -> None:

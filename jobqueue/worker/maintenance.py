@@ -12,7 +12,8 @@ from math import inf
 import structlog
 from psycopg.errors import QueryCanceled
 
-from jobqueue.store.connections import Backoff, is_weather
+from jobqueue.store.connections import Backoff
+from jobqueue.store.failures import is_weather
 from jobqueue.worker.weather import Outages
 
 UNEXPECTED_IN_A_ROW = 5

@@ -8,6 +8,8 @@ from typing import Any
 
 import structlog
 
+from jobqueue.store.failures import is_weather
+
 # What a cancelled task may take to unwind: a call to the database drops its socket by then.
 UNWIND_SECONDS = 0.3
 log = structlog.get_logger("jobqueue")
@@ -80,6 +82,9 @@ async def within(seconds: float, what: str, work: Coroutine[Any, Any, Any]) -> b
         if task.done() and not task.cancelled():
             task.exception()  # seen: the loser of the race is told above
         return False
-    if (error := None if task.cancelled() else task.exception()) is not None:
+    error = None if task.cancelled() else task.exception()
+    if error is not None and is_weather(error):
+        log.warning("shutdown_step_not_done", step=what, error=str(error).strip())
+    elif error is not None:
         log.error("shutdown_step_failed", step=what, exc_info=error)
     return error is None

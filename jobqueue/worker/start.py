@@ -13,7 +13,8 @@ import structlog
 from jobqueue import migrations
 from jobqueue.conf import Settings
 from jobqueue.store import workers
-from jobqueue.store.connections import Backoff, Session, is_refused, is_weather
+from jobqueue.store.connections import Backoff, Session
+from jobqueue.store.failures import is_refused, is_weather
 from jobqueue.store.workers import Identity
 from jobqueue.worker.lanes import Lanes
 from jobqueue.worker.orm import tidy_connections

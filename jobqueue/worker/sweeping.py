@@ -18,7 +18,8 @@ from jobqueue.conf import DAY, Settings
 from jobqueue.states import FINAL, State
 from jobqueue.store import lookout, minutes, promotion, reclaims, sweeps, tidying
 from jobqueue.store.batches import Swept, in_batch
-from jobqueue.store.connections import Session, is_refused, is_weather
+from jobqueue.store.connections import Session
+from jobqueue.store.failures import is_refused, is_weather
 from jobqueue.tasks import known, options_of
 from jobqueue.worker.maintenance import Step
 

@@ -19,7 +19,8 @@ from jobqueue.payload import clean
 from jobqueue.states import AUTOMATIC
 from jobqueue.store import promotion, schedules
 from jobqueue.store.batches import in_batch
-from jobqueue.store.connections import Session, is_weather
+from jobqueue.store.connections import Session
+from jobqueue.store.failures import is_weather
 from jobqueue.tasks import UnknownTask, resolve
 from jobqueue.worker.maintenance import Step
 from jobqueue.worker.sweeping import BATCH_SECONDS, CALL_SECONDS

@@ -24,8 +24,9 @@ from jobqueue.worker.deadman import DeadMan
 from jobqueue.worker.held import Held, Registry
 
 MOST_LAG_SECONDS = 1.0
-# A third signal this close behind the one before belongs to the same burst: it loses no work.
-BURST_SECONDS = 0.1
+# A third signal this close behind the one before belongs to the same burst: it loses no work. But
+# a burst lasts no longer than this, or a held Ctrl-C would never be heard.
+BURST_SECONDS, BURST_MAX_SECONDS = 0.1, 1.0
 STOPS = (signal.SIGTERM, signal.SIGINT)
 FORCED = 5
 log = structlog.get_logger("jobqueue")
@@ -44,7 +45,7 @@ class Watchdog:
         # How late the loop may answer; looked at as often. Well inside the shortest trust.
         self.lag_seconds = min(MOST_LAG_SECONDS, settings.lease_seconds / 4)
         self._dead_man = DeadMan(settings.lease_seconds)
-        self._stops, self._last_stop = 0, -BURST_SECONDS
+        self._stops, self._last_stop, self._counted_stop = 0, -BURST_SECONDS, 0.0
         self._answered = time.monotonic()
         self._blocked_since: float | None = None
         self._culprit: tuple[Held, str] | None = None
@@ -133,9 +134,9 @@ class Watchdog:
     def _counts(self, now: float) -> bool:
         """Whether this TERM or INT says something new. The third one ends the process here."""
         echo, self._last_stop = now - self._last_stop < BURST_SECONDS, now
-        if echo and self._stops >= 2:
+        if echo and self._stops >= 2 and now - self._counted_stop < BURST_MAX_SECONDS:
             return False
-        self._stops += 1
+        self._stops, self._counted_stop = self._stops + 1, now
         if self.first_stop_at is None:
             self.first_stop_at = now
             self.expect_end(now + self.settings.exit_seconds)

@@ -6,26 +6,35 @@ import time
 
 import structlog
 
-from jobqueue.store.connections import Backoff, is_weather
+from jobqueue.store.connections import Backoff
+from jobqueue.store.failures import is_answer, is_weather
 
 TOLERATED_BUGS = 5
 log = structlog.get_logger("jobqueue")
 
 
 class Outages:
-    """What the services of one worker know together of the database being away."""
+    """What the services of one worker know together of the database being away; and which of them
+    it answers, but with a time-out or a conflict."""
 
     def __init__(self) -> None:
         self._troubled: set[str] = set()
+        self._hindered: set[str] = set()
         self._since = 0.0
 
     def begin(self, purpose: str, error: BaseException) -> None:
+        if is_answer(error):
+            if purpose not in self._hindered:
+                self._hindered.add(purpose)
+                log.warning("database_call_failed", purpose=purpose, error=str(error).strip())
+            return
         if not self._troubled:
             self._since = time.monotonic()
             log.warning("database_unreachable", purpose=purpose, error=str(error).strip())
         self._troubled.add(purpose)
 
     def end(self, purpose: str) -> None:
+        self._hindered.discard(purpose)
         if purpose in self._troubled:
             self._troubled.discard(purpose)
             if not self._troubled:

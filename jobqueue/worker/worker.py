@@ -18,8 +18,8 @@ from jobqueue.store.events import Note
 from jobqueue.worker.contained import adopt_children
 from jobqueue.worker.crew import Crew
 from jobqueue.worker.held import Fate, Held, Registry
-from jobqueue.worker.idle import IdleVerdict, IdleWatch
-from jobqueue.worker.leftovers import Threads, close_loop
+from jobqueue.worker.leftovers import Threads, close_loop, run_through
+from jobqueue.worker.limits import Limits
 from jobqueue.worker.orders import Orders, identity
 from jobqueue.worker.parent import RECYCLED, Parent
 from jobqueue.worker.probe import Probe
@@ -56,8 +56,6 @@ class Worker:
         self.threads = Threads()
         self.stuck: list[int] = []
         self.recycled = False
-        self.watch: IdleWatch | None = None
-        self.verdict: IdleVerdict | None = None
         self._resigning: asyncio.Task[None] | None = None
 
     def run(self) -> int:
@@ -66,7 +64,8 @@ class Worker:
             loop = asyncio.new_event_loop()
             try:
                 loop.set_task_factory(adopt_children)
-                return loop.run_until_complete(self._serve())
+                story = loop.create_task(self._serve(), name="worker")
+                return run_through(loop, story, hears_signals=self.orders.signals)
             finally:
                 close_loop(loop)
 
@@ -74,9 +73,10 @@ class Worker:
         bind_contextvars(worker=str(self.identity.id))
         self._assemble()
         try:
-            await self.probe.open()
-            await first_contact(self.crew.beating, self.identity, self.settings, self.shutdown)
-            await prepare(self.crew.lanes, self.on_start, self.shutdown)
+            with self.limits.while_starting():
+                await self.probe.open()
+                await first_contact(self.crew.beating, self.identity, self.settings, self.shutdown)
+                await prepare(self.crew.lanes, self.on_start, self.shutdown)
             if not self.shutdown.requested.is_set():
                 self._start()
                 await self.shutdown.requested.wait()
@@ -104,6 +104,7 @@ class Worker:
             leave_hard=self.watchdog.leave,
             tell_finished=self.tell_finished,
         )
+        self.limits = Limits(self.orders, self.crew.watching, self.registry, self._limit_reached)
         self.probe = Probe.of(self)
         self.watchdog.on_signal, self.watchdog.on_block = self._signal, self._blocked
         self.watchdog.watch(asyncio.get_running_loop())
@@ -120,8 +121,8 @@ class Worker:
             start("listener", crew.listener.run())
         if self.orders.parent is not None:
             start("parent", self._follow(self.orders.parent))
-        if self.orders.until_idle or self.orders.max_runtime is not None:
-            start("limits", self._limits())
+        if self.limits.are_set:
+            start("limits", self.limits.run())
         start("claimer", crew.claimer.run())
         log.info(
             "worker_started",
@@ -135,24 +136,6 @@ class Worker:
         await parent.gone()
         self.services.expect("parent")
         self.shutdown.request("supervisor died")
-
-    async def _limits(self) -> None:
-        """Drain mode, and the longest run."""
-        limit = self.orders.max_runtime
-        if self.orders.until_idle:
-            self.watch = IdleWatch(
-                self.crew.watching,
-                list(self.orders.queues),
-                max_runtime=limit,
-                held=lambda: len(self.registry),
-            )
-            self.verdict = await self.watch.wait()
-        elif limit is not None:
-            await asyncio.sleep(limit)
-            self.verdict = IdleVerdict(idle=False)
-        self.services.expect("limits")
-        idle = self.verdict is not None and self.verdict.idle
-        self.shutdown.request("idle" if idle else "max runtime")
 
     # The end.
 
@@ -208,7 +191,7 @@ class Worker:
             "report": self._report(report, end),
             "receivers": self._flush_receivers(),
             "stray tasks": self.crew.executor.strays.close(),
-            "verdict": self._settle_verdict(),
+            "verdict": self.limits.settle(),
         }
         left = end - time.monotonic()
         await asyncio.gather(*(within(left, what, work) for what, work in steps.items()))
@@ -228,11 +211,6 @@ class Worker:
         if flushed is not None:
             await asyncio.wrap_future(flushed)
 
-    async def _settle_verdict(self) -> None:
-        """Jobs ended after the last look: ask once more who died."""
-        if self.watch is not None and self.verdict is not None:
-            self.verdict = await self.watch.settle(self.verdict, CLOSE_SECONDS)
-
     async def _close(self) -> None:
         """Let go of everything; a dead server costs its socket. Harmless the second time."""
         closing = [session.close() for session in self.crew.sessions]
@@ -247,7 +225,7 @@ class Worker:
             return FORCED
         if self.recycled:
             return RECYCLED
-        return self.verdict.code if self.verdict is not None else 0
+        return self.limits.code
 
     @property
     def must_leave_hard(self) -> bool:
@@ -280,6 +258,10 @@ class Worker:
             note = Note(job=held.claim.id, kind="blocked_loop", note=text)
             self.crew.heart.notes.append(note)
             self.crew.heart.now()
+
+    def _limit_reached(self, why: str) -> None:
+        self.services.expect("limits")
+        self.shutdown.request(why)
 
     def _service_ended(self, name: str, error: BaseException | None) -> None:
         self.shutdown.request(f"service {name} ended: {error!r}", failed=True)

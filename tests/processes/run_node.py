@@ -17,7 +17,8 @@ import psycopg  # noqa: E402
 
 from jobqueue import conf  # noqa: E402
 from jobqueue.store import beats, workers  # noqa: E402
-from jobqueue.store.connections import Session, is_weather  # noqa: E402
+from jobqueue.store.connections import Session  # noqa: E402
+from jobqueue.store.failures import is_weather  # noqa: E402
 from jobqueue.worker import kernel  # noqa: E402
 from jobqueue.worker.leader import Leader  # noqa: E402
 from jobqueue.worker.parent import parent  # noqa: E402

@@ -63,6 +63,20 @@ def test_long_jobs_are_interrupted_after_the_grace_and_go_back_uncharged(fleet: 
     assert Job.objects.filter(interruptions=1, attempts=1, reason="interrupted").count() == 10
 
 
+@pytest.mark.spec("S211", "S140", "S155")
+def test_another_worker_gets_at_once_what_a_leaving_one_gives_back(fleet: Fleet):
+    """Not by its poll, which is a minute away."""
+    worker = fleet.start("--no-leader", DRAIN_SECONDS=0.2, POLL_SECONDS=60)
+    enqueue(3, tasks.nap, 600)
+    wait_until(lambda: fleet.count("begin") == 3)
+    other = fleet.start("--no-leader", DRAIN_SECONDS=0, POLL_SECONDS=60)
+    wait_until(lambda: other.row().wake == "notified")
+    assert worker.stop() == 0
+    assert worker.report["interrupted"] == 3
+    wait_until(lambda: fleet.count("begin") == 6, 30)
+    assert other.stop() == 0
+
+
 @pytest.mark.spec("S216", "S160")
 def test_work_until_a_limit_interrupts_what_is_running_then(fleet: Fleet):
     enqueue(300, tasks.nap, 0.05)
@@ -295,6 +309,10 @@ def test_a_worker_that_cannot_start_says_why_in_a_sentence(fleet: Fleet):
     worker.wait_for("database_unreachable")
     assert worker.stop() == 0
     assert worker.phases() == ["DRAINING", "STOPPED"]
+    assert "Traceback" not in worker.text()
+    limited = fleet.start("--max-runtime", "0.5", wait=False)
+    assert limited.ended(30) == 4
+    assert limited.report["reason"] == "max runtime"
     refused = fleet.start("--concurrency", "0", wait=False)
     assert refused.ended(30) == 2
     faulty = fleet.start(wait=False, LEASE_SECONDS=0.1)

@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 
 from jobqueue.conf import Settings
-from jobqueue.store.connections import CallTimeout
+from jobqueue.store.failures import CallTimeout
 from jobqueue.supervisor import Supervisor, worst
 from jobqueue.worker.recycle import Recycling, resident_bytes
 from tests.rows import add_running, add_worker, ago, ahead, one

@@ -252,6 +252,23 @@ async def test_an_outage_longer_than_the_lease_stops_the_handlers_and_the_worker
     assert outages(worker) == (1, 1)
 
 
+@pytest.mark.spec("S143", "S145", "S149", "S154")
+async def test_a_stop_while_the_database_is_away_is_bounded_and_told_in_a_few_lines(site):
+    worker = await site.worker(DRAIN_SECONDS=0, CANCEL_SECONDS=0.5)
+    await site.enqueue("idle", 3, 60.0)
+    await until(lambda: _running(site, 3), every=0.1)
+    worker.proxy.refuse = True
+    worker.proxy.cut()
+    await until(lambda: worker.events("database_unreachable"))
+    assert await worker.stop() == 0
+    (report,) = worker.events("worker_stopped")
+    assert (report["claimed"], report["unrecorded"]) == (3, 3)
+    (left,) = worker.events("left_to_lease_expiry")
+    assert len(left["jobs"]) == 3
+    assert len(worker.events("database_unreachable")) == 1
+    assert "Traceback" not in worker.log.read_text()
+
+
 @pytest.mark.spec("D20", "S95")
 async def test_an_outage_shorter_than_the_lease_costs_no_attempt(site):
     worker = await site.worker()
@@ -337,7 +354,7 @@ async def test_a_row_deleted_under_a_running_handler_is_one_line_and_no_harm(sit
 
 @pytest.mark.spec("D21", "S36")
 @pytest.mark.parametrize(
-    ("workers", "jobs"), [(3, 1500), pytest.param(8, 50_000, marks=pytest.mark.long)]
+    ("workers", "jobs"), [(3, 1500), pytest.param(30, 50_000, marks=pytest.mark.long)]
 )
 @pytest.mark.timeout(900)
 async def test_of_many_workers_and_tiny_jobs_each_runs_once(site, workers, jobs):
@@ -348,6 +365,45 @@ async def test_of_many_workers_and_tiny_jobs_each_runs_once(site, workers, jobs)
     await clean_end(site)
     assert await site.sky.ask("SELECT count(*) FROM effect") == jobs
     assert await site.sky.ask("SELECT max(attempts) FROM jobqueue_job") == 1
+
+
+@pytest.mark.long
+@pytest.mark.spec("D32", "S45")
+@pytest.mark.timeout(900)
+async def test_sixty_idle_workers_and_a_job_a_second_cost_few_claims_and_no_lock_waits(site):
+    """All on one machine, each with the default poll and its own connections."""
+    server = ("ALTER SYSTEM SET max_connections = 500", "ALTER SYSTEM SET log_lock_waits = on")
+    for statement in server:
+        await site.sky.ask(statement)
+    await asyncio.to_thread(site.sky.server.restart, "fast")
+    calm = {"POLL_SECONDS": 5, "HEARTBEAT_SECONDS": 5, "LEASE_SECONDS": 30}
+    for _ in range(60):
+        worker = await site.start("--concurrency", "4", **calm)
+    await until(lambda: _wake_count(site, 60), seconds=600, every=1.0)
+    started = await site.sky.ask(CLAIMS)
+    for _ in range(30):
+        await site.enqueue("idle")
+        await site.sky.ask("SELECT pg_notify('jobqueue', '{\"kind\": \"ready\"}')")
+        await asyncio.sleep(1)
+    looks = await site.sky.ask(CLAIMS) - started
+    waits = await site.sky.ask(
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+    )
+    print(f"60 workers, 30 jobs: {looks} index scans of the ready index, {waits} lock waits")
+    # Each wake is one round and one more; each poll one round.
+    assert looks < 60 * 30 * 2.5 + 60 * 40 / 4
+    assert waits == 0
+    await until(lambda: _unfinished(site, 0), seconds=60)
+    assert worker.lives
+
+
+async def _wake_count(site, count):
+    return (
+        await site.sky.ask("SELECT count(*) FROM jobqueue_worker WHERE wake = 'notified'") == count
+    )
+
+
+CLAIMS = "SELECT idx_scan FROM pg_stat_user_indexes WHERE indexrelname = 'jobqueue_job_ready'"
 
 
 async def _running(site, count):

@@ -11,7 +11,8 @@ import pytest
 import pytest_asyncio
 
 import jobqueue
-from jobqueue.store.connections import CallTimeout, Session, bounded, is_refused, is_weather
+from jobqueue.store.connections import Session, bounded
+from jobqueue.store.failures import CallTimeout, is_refused, is_weather
 from tests.processes.proxy import Proxy
 from tests.rows import one
 from tests.waiting import until
@@ -236,3 +237,46 @@ def _is_timeout(item):
 
 def _is_event(value):
     return isinstance(value, ast.Call) and ast.unparse(value.func).endswith(".wait")
+
+
+@pytest.mark.spec("S131")
+async def test_a_fresh_connection_is_opened_before_the_old_one_is_closed(session, proxy):
+    old = await session.open(5)
+    pid, most = old.info.backend_pid, []
+    session.prepare = lambda connection: _noted(most, proxy)
+    session.renew()
+    assert await session.call(answer, 5) == 1
+    assert most == [2]
+    assert old.closed
+    assert session.connection.info.backend_pid != pid
+
+
+async def _noted(most, proxy):
+    most.append(len(proxy.purposes()))
+
+
+@pytest.mark.spec("S131")
+async def test_where_no_fresh_connection_can_be_had_the_old_one_serves_on(session, proxy):
+    old, kept = await session.open(5), []
+    session.on_kept = kept.append
+    proxy.refuse = True
+    session.renew()
+    assert await session.call(answer, 5) == 1
+    assert session.connection is old
+    assert len(kept) == 1
+    assert await session.call(answer, 5) == 1  # and is not tried again for each call
+    assert len(kept) == 1
+
+
+@pytest.mark.spec("S47")
+async def test_a_session_whose_prepared_statement_is_gone_is_replaced(session):
+    """As after a pooler's reset, or a pipeline that failed before it came to the statement."""
+    old = await session.open(5)
+    old.prepare_threshold = 0
+    assert await session.call(answer, 5) == 1
+    await old.execute("DEALLOCATE ALL", prepare=False)
+    old._prepared._names[(b"SELECT 1", ())] = b"_gone"
+    with pytest.raises(psycopg.errors.InvalidSqlStatementName):
+        await session.call(answer, 5)
+    assert await session.call(answer, 5) == 1
+    assert session.connection is not old

@@ -10,7 +10,7 @@ import pytest
 from jobqueue.states import Outcome
 from jobqueue.store import claims, endings, lookout, reclaims, sweeps, tidying
 from jobqueue.store.batches import in_batch
-from jobqueue.store.connections import is_weather
+from jobqueue.store.failures import is_weather
 from tests.rows import add_job, add_running, add_worker, ago, ahead, history, insert, job_row, one
 from tests.waiting import until
 

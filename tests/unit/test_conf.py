@@ -167,7 +167,7 @@ def test_postgresql_under_another_engine_is_taken(monkeypatch, engine):
     assert conf.read()[1] == []
 
 
-@pytest.mark.spec("S232")
+@pytest.mark.spec("S151", "S215", "S232")
 def test_the_system_checks_tell_the_same_faults(given):
     given(DRAIN_SECONDS=40, BACKOFF_MAX_SECONDS=0.5, TIMEOUT_SECONDS=None)
     assert check_settings() == [

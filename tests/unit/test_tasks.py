@@ -243,8 +243,9 @@ def test_arguments_are_checked_against_the_function():
 
 
 @pytest.mark.spec("S19")
-def test_the_signature_is_stored_without_its_annotations():
+def test_the_signature_is_stored_without_annotations_and_context():
     assert signature_text(odd_tasks.good.func) == "(number, *, text='')"
+    assert signature_text(odd_tasks.good.func, takes_context=True) == "(*, text='')"
 
 
 @pytest.mark.spec("S240")

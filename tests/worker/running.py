@@ -25,7 +25,7 @@ STOP_SECONDS = 20
 class Running:
     """`with Running(parameters) as running:` and then enqueue, wait for facts, look at rows."""
 
-    def __init__(self, parameters: dict[str, Any], **given: Any) -> None:
+    def __init__(self, parameters: dict[str, Any], *, lead: bool = False, **given: Any) -> None:
         usual = {
             "concurrency": 4,
             "heartbeat_seconds": 1.0,
@@ -34,7 +34,7 @@ class Running:
             "backoff_base_seconds": 0.0,
         }
         self.settings = Settings(**{**usual, **given})
-        orders = Orders(signals=False, lead=False)
+        orders = Orders(signals=False, lead=lead)
         self.worker = Worker(self.settings, parameters, orders)
         self.code: int | None = None
         self.error: BaseException | None = None

@@ -384,3 +384,39 @@ def test_no_connection_to_begin_with_is_nobodys_failure(work, body, monkeypatch)
     assert "too many clients" in waiting.last_error
     row = running.final(job, 50)
     assert (row.state, row.attempts, effects()) == (State.SUCCEEDED, 1, ["effect"])
+
+
+@pytest.fixture
+def repeatable_read(parameters):
+    """As a project may have it for the whole database."""
+    database = parameters["dbname"]
+    sql(f"ALTER DATABASE \"{database}\" SET default_transaction_isolation = 'repeatable read'")
+    yield
+    sql(f'ALTER DATABASE "{database}" RESET default_transaction_isolation')
+
+
+@pytest.mark.spec("S80", "S82")
+def test_a_transaction_that_no_renewal_may_touch_fails_honestly_when_it_outlives_a_beat(
+    repeatable_read, work, body, shared
+):
+    """Counted and put off, not run again and again at once; a short one is not concerned."""
+    running = work(heartbeat_seconds=0.2, backoff_base_seconds=600.0)
+
+    def long():
+        write()
+        lease = Job.objects.get().lease_expires_at
+        shared.extra["lease"] = lease
+        shared.events["begun"].set()
+        shared.events["go"].wait(20)
+
+    job = jobs.atomically.enqueue(body(long))
+    assert shared.events["begun"].wait(20)
+    running.wait(lambda: Job.objects.get().lease_expires_at > shared.extra["lease"])
+    shared.events["go"].set()
+    row = running.state(job, State.SCHEDULED)
+    (attempt,) = attempts(job)
+    assert (attempt.outcome, row.failures, effects()) == ("FAILED", 1, [])
+    assert "Use READ COMMITTED" in row.last_error
+    brief = jobs.atomically.enqueue(body(write))
+    assert running.final(brief).state == State.SUCCEEDED
+    assert effects() == ["effect"]

@@ -2,89 +2,21 @@
 
 import asyncio
 import random
-from uuid import uuid4
 
 import pytest
-import pytest_asyncio
 
+from jobqueue import wake
 from jobqueue.conf import Settings
 from jobqueue.store import claims
 from jobqueue.store.connections import Session
-from jobqueue.worker.claimer import Claimer
-from jobqueue.worker.finisher import Finisher
-from jobqueue.worker.held import Fate, Registry
-from jobqueue.worker.weather import Outages, Patience
-from tests.processes.proxy import Proxy
+from jobqueue.worker import claimer
+from jobqueue.worker.held import Fate
 from tests.rows import add_job, ahead, job_row, one
 from tests.waiting import until
-from tests.worker.faults import Handlers, Told, end
+from tests.worker.faults import end
+from tests.worker.intake import make, proxy
 
-CALM = Settings(poll_seconds=600.0, concurrency=3)
-
-
-@pytest_asyncio.fixture
-async def proxy(parameters):
-    async with Proxy(parameters["host"], int(parameters.get("port") or 5432)) as proxy:
-        yield proxy
-
-
-class Intake:
-    """A claimer as a service, with a finisher that writes what is handed back."""
-
-    def __init__(self, parameters, proxy, settings):
-        host, port = proxy.address
-        far = {**parameters, "host": host, "port": port}
-        self.registry = Registry(settings.concurrency)
-        self.outages, self.told = Outages(), Told()
-        self.finisher = Finisher(
-            Session(far, "finish"),
-            uuid4(),
-            self.registry,
-            self.told,
-            Patience("finish", self.outages),
-            trust_seconds=30.0,
-        )
-        self.handlers = Handlers(self.registry, self.finisher)
-        self.claimer = Claimer(
-            Session(far, "claim"),
-            uuid4(),
-            {"default": 1, "mail": 1},
-            settings,
-            self.registry,
-            self.handlers,
-            Patience("claim", self.outages),
-        )
-        self.tasks = []
-
-    def run(self):
-        self.tasks = [
-            asyncio.ensure_future(self.claimer.run()),
-            asyncio.ensure_future(self.finisher.run()),
-        ]
-
-    def started(self):
-        return [held.claim.id for held in self.handlers.started]
-
-    def end_all(self):
-        for held in self.registry:
-            self.registry.end(held)
-            self.registry.settle(held, Fate.COMPLETED)
-
-
-@pytest_asyncio.fixture
-async def make(parameters, proxy):
-    made = []
-
-    def make(settings=CALM):
-        made.append(Intake(parameters, proxy, settings))
-        return made[-1]
-
-    yield make
-    for intake in made:
-        for task in intake.tasks:
-            await end(task)
-        await intake.claimer.session.close()
-        await intake.finisher.session.close()
+__all__ = ["make", "proxy"]
 
 
 async def running(connection):
@@ -384,3 +316,59 @@ async def test_the_fifth_bug_in_a_row_ends_the_service(
         await until(intake.tasks[0].done)
         assert isinstance(intake.tasks[0].exception(), ZeroDivisionError)
         assert len(calls) == 5
+
+
+def test_what_a_sender_spares_is_looked_for_later_than_it_can_be_committed():
+    assert claimer.THIN_SECONDS >= wake.THIN_SECONDS
+    assert 0.9 * claimer.PAUSE_SECONDS > claimer.THIN_SECONDS
+
+
+@pytest.mark.spec("S41")
+async def test_a_job_whose_wake_was_spared_does_not_wait_for_the_poll(
+    make, connection, monkeypatch
+):
+    """Committed behind the look that another job's wake brought about, and told by nobody."""
+    monkeypatch.setattr(claimer, "THIN_SECONDS", 5.0)  # for a busy machine
+    intake, claim, later = make(), claims.claim, []
+
+    async def behind_the_look(*args):
+        rows = await claim(*args)
+        if intake.claimer._woken_at > 0 and not later:
+            later.append(await add_job(connection))
+        return rows
+
+    intake.run()
+    await until(lambda: intake.claimer._polled_at > 0 and not intake.claimer.turns._hot)
+    monkeypatch.setattr(claims, "claim", behind_the_look)
+    intake.claimer.wake("default", 0)
+    await until(lambda: later and intake.started() == later)
+
+
+@pytest.mark.spec("S44", "D8")
+@pytest.mark.parametrize("is_full", [False, True])
+async def test_a_job_put_off_for_a_moment_starts_when_due_without_poll_or_leader(
+    make, connection, is_full
+):
+    jobs = [await add_job(connection) for _ in range(3 * is_full)]
+    intake, told = make(), []
+    intake.claimer.is_overdue, intake.claimer.tell_ready = (lambda: False), told.append
+    intake.run()
+    await until(lambda: intake.claimer._polled_at > 0 and intake.started() == jobs)
+    retried = await add_job(connection, state="SCHEDULED", run_at=ahead(0.1))
+    intake.claimer.promote_in(0.1)
+    if is_full:  # somebody else may have room
+        await until(lambda: told == ["default"])
+        assert intake.started() == jobs
+        intake.end_all()
+    await until(lambda: intake.started() == [*jobs, retried])
+    assert told == ["default"] * is_full
+
+
+async def test_of_another_queue_s_job_that_is_promoted_here_the_others_are_told(make, connection):
+    intake, told = make(), []
+    intake.claimer.tell_ready = told.append
+    intake.run()
+    await until(lambda: intake.claimer._polled_at > 0)
+    await add_job(connection, state="SCHEDULED", queue="reports", run_at=ahead(0.05))
+    intake.claimer.promote_in(0.05)
+    await until(lambda: told == ["reports"])

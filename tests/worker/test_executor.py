@@ -8,6 +8,7 @@ import json
 import resource
 import sys
 import threading
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -521,3 +522,30 @@ def test_debug_does_not_fill_the_memory_with_queries(work, body, settings):
     name = body(handler)
     for _ in range(5):
         assert running.final(jobs.call.enqueue(name)).result == 100
+
+
+@pytest.mark.spec("S44", "S74", "D8")
+@pytest.mark.parametrize("lead", [False, True])
+def test_a_retry_that_is_due_in_a_moment_starts_when_due(work, body, shared, lead):
+    """With or without a leader, long before any poll or beat would find it."""
+    running = work(
+        lead=lead,
+        poll_seconds=300.0,
+        heartbeat_seconds=60.0,
+        lease_seconds=600.0,
+        leader_lease_seconds=600.0,
+        backoff_base_seconds=0.2,
+    )
+    runs = []
+
+    async def fails_twice():
+        runs.append(1)
+        if len(runs) < 3:
+            raise ValueError
+
+    job = jobs.acall.enqueue(body(fails_twice))
+    row = running.final(job)
+    assert (row.state, row.failures) == (State.SUCCEEDED, 2)
+    first, second, third = attempts(job)
+    assert second.started_at - first.finished_at >= timedelta(seconds=0.15)
+    assert third.started_at - second.finished_at >= timedelta(seconds=0.3)

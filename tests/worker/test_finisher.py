@@ -158,7 +158,7 @@ async def test_a_locked_row_is_tried_again_and_holds_up_no_neighbour(desk, conne
         desk.put(free)
         await until(lambda: len(desk.finisher) == 1)
         assert await desk.states(free) == ["SUCCEEDED"]
-        await until(lambda: desk.finisher._waiting[locked.token].busy > 0.1)
+        await until(lambda: desk.finisher.outbox.get(locked.token).busy > 0.1)
     await empty(desk)
     assert await desk.states(locked) == ["SUCCEEDED"]
     assert not desk.told.refused_

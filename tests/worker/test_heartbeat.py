@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobqueue.conf import TOLERATED_FAILED_BEATS, Settings
+from jobqueue.store import reclaims
 from jobqueue.store.connections import Session
 from jobqueue.store.events import Note
 from jobqueue.worker.heartbeat import LEAST_SECONDS, Heartbeat
@@ -24,6 +25,9 @@ from tests.rows import add_running, ahead, job_row, one
 from tests.waiting import until
 from tests.worker.parts import SHORT, StoppingExecutor, hold, settings
 
+# A budget for a busy machine.
+CALM = replace(SHORT, heartbeat_seconds=5.0)
+
 
 def now():
     return asyncio.get_running_loop().time()
@@ -32,7 +36,7 @@ def now():
 class Bench:
     """A heartbeat with its registry, on a session of its own."""
 
-    def __init__(self, parameters, config=SHORT):
+    def __init__(self, parameters, config=CALM):
         self.settings, self.registry = config, Registry(10)
         self.executor = StoppingExecutor(now, config.cancel_seconds)
         self.session = Session(parameters, "beat")
@@ -65,7 +69,7 @@ class Bench:
 async def bench(parameters):
     made = []
 
-    def make(config=SHORT):
+    def make(config=CALM):
         made.append(Bench(parameters, config))
         return made[-1]
 
@@ -150,7 +154,7 @@ async def test_a_cancel_is_heard_after_a_beat_whose_answer_was_lost(bench, conne
 
 @pytest.mark.spec("S120")
 async def test_a_handler_that_ignores_its_stop_is_marked_on_its_row(bench, connection):
-    b = bench(settings(cancel_seconds=0.05))
+    b = bench(replace(CALM, cancel_seconds=0.05))
     held = await b.hold(connection)
     b.executor.stop(held, "timeout")
     held.told_first_at -= 7
@@ -342,3 +346,42 @@ def test_every_lease_that_is_allowed_outlives_two_failed_beats_and_the_clean_up(
     limit = 2 * watchdog.lag_seconds
     assert limit > watchdog.lag_seconds  # its own sampling
     assert watchdog.lag_seconds + beat < s.lease_seconds
+
+
+@pytest.mark.spec("D118", "S104")
+async def test_a_row_locked_past_its_lease_keeps_its_holder_and_is_renewed_once_the_lock_goes(
+    bench, connection, connect
+):
+    """The leader sweeps all the while: it cannot take a locked row, and comes too late after it."""
+    b = bench(replace(CALM, lease_seconds=0.6))
+    held = await b.hold(connection)
+    other, swept = await connect(), []
+
+    async def sweep():
+        lapsed = await reclaims.lapsed(connection, 100, set())
+        verdicts = [reclaims.Verdict(row.id, row.token, 0.0) for row in lapsed]
+        swept.extend(await reclaims.reclaim(connection, verdicts, "leader") if verdicts else [])
+
+    lapsed = "SELECT lease_expires_at < clock_timestamp() - interval '0.3 s' FROM jobqueue_job"
+    task = asyncio.create_task(b.heart.run())
+    try:
+        async with other.transaction():
+            await other.execute("SELECT FROM jobqueue_job FOR UPDATE")
+            await until(lambda: b.beats)
+            await until(lambda: _and_sweep(connection, lapsed, sweep))
+            beats = b.beats
+            await until(lambda: b.beats >= beats + 3, seconds=4)  # not one in five seconds
+        kept = "SELECT lease_expires_at > clock_timestamp() FROM jobqueue_job"
+        await until(lambda: one(connection, kept), seconds=4)
+        await sweep()
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+    assert swept == []
+    assert b.executor.stopped == []
+    assert (await job_row(connection, held.claim.id))["lease_token"] == held.token
+
+
+async def _and_sweep(connection, fact, sweep):
+    await sweep()
+    return await one(connection, fact)

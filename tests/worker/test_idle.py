@@ -7,7 +7,8 @@ import pytest
 import pytest_asyncio
 
 from jobqueue.store import idleness
-from jobqueue.store.connections import CallTimeout, Session
+from jobqueue.store.connections import Session
+from jobqueue.store.failures import CallTimeout
 from jobqueue.worker import idle
 from jobqueue.worker.idle import IdleWatch
 from tests.children import wait_until

@@ -15,7 +15,7 @@ import structlog
 
 from jobqueue.conf import Settings
 from jobqueue.store import leadership
-from jobqueue.store.connections import CallTimeout
+from jobqueue.store.failures import CallTimeout
 from jobqueue.worker.leader import Leader
 from tests.rows import add_job, add_running, add_worker, ago, ahead, insert, job_row, one
 from tests.waiting import until

@@ -6,7 +6,7 @@ import contextlib
 import psycopg
 import pytest
 
-from jobqueue.store.connections import CallTimeout
+from jobqueue.store.failures import CallTimeout
 from jobqueue.worker import maintenance
 from jobqueue.worker.maintenance import Maintenance, Step, StuckError
 from tests.waiting import until

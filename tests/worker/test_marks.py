@@ -3,6 +3,7 @@
 import asyncio
 from uuid import uuid4
 
+import psycopg
 import pytest
 import pytest_asyncio
 
@@ -196,3 +197,21 @@ def test_quick_looks_leave_no_mark():
     own.seen("default", None, [], 1.0)
     assert own.begin("default", 1.0) is None
     assert own.rest("default", 1.0) <= 0
+
+
+async def test_a_look_that_failed_is_made_up_for(make, connection, monkeypatch):
+    """The round that would have seen something more urgent was lost to weather."""
+    intake = make()
+    await intake.past(connection)
+    job, claim, failed = await add_job(connection, run_at=ago(3600)), claims.claim, []
+
+    async def failing(*args):
+        if not failed:
+            failed.append(args)
+            raise psycopg.OperationalError("weather")
+        return await claim(*args)
+
+    monkeypatch.setattr(claims, "claim", failing)
+    intake.claimer.wake("default")
+    assert (await intake.started(5))[-1] == job
+    assert failed[0][-1] is None  # it was the look from the very start

@@ -12,7 +12,7 @@ import structlog
 
 from jobqueue.worker.deadman import DeadMan
 from jobqueue.worker.held import Registry
-from jobqueue.worker.watchdog import BURST_SECONDS, Watchdog
+from jobqueue.worker.watchdog import BURST_MAX_SECONDS, BURST_SECONDS, Watchdog
 from tests.waiting import until
 from tests.worker.parts import SHORT, hold, settings
 
@@ -40,6 +40,16 @@ def test_the_first_signal_drains_the_second_cancels_the_third_leaves(watchdog):
     watchdog._counts(moment + 2 * BURST_SECONDS)
     assert watchdog.left == ["third signal"]
     assert watchdog.deadline == 10.0 + watchdog.settings.exit_seconds
+
+
+@pytest.mark.spec("S129")
+def test_a_burst_does_not_last_for_ever(watchdog):
+    """Ctrl-C held down: the key repeats without a pause."""
+    moment = 10.0
+    while not watchdog.left:
+        watchdog._counts(moment)
+        moment += BURST_SECONDS / 3
+    assert 10.0 + BURST_MAX_SECONDS < moment < 10.0 + BURST_MAX_SECONDS + 2 * BURST_SECONDS
 
 
 @pytest.mark.spec("S129", "S130")

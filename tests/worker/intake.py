@@ -1,0 +1,82 @@
+"""A claimer as a service, behind a proxy, with a finisher that writes; handlers are not run."""
+
+import asyncio
+from uuid import uuid4
+
+import pytest_asyncio
+
+from jobqueue.conf import Settings
+from jobqueue.store.connections import Session
+from jobqueue.worker.claimer import Claimer
+from jobqueue.worker.finisher import Finisher
+from jobqueue.worker.held import Fate, Registry
+from jobqueue.worker.weather import Outages, Patience
+from tests.processes.proxy import Proxy
+from tests.worker.faults import Handlers, Told, end
+
+CALM = Settings(poll_seconds=600.0, concurrency=3)
+
+
+@pytest_asyncio.fixture
+async def proxy(parameters):
+    async with Proxy(parameters["host"], int(parameters.get("port") or 5432)) as proxy:
+        yield proxy
+
+
+class Intake:
+    """A claimer as a service, with a finisher that writes what is handed back."""
+
+    def __init__(self, parameters, proxy, settings, queues):
+        host, port = proxy.address
+        far = {**parameters, "host": host, "port": port}
+        self.registry = Registry(settings.concurrency)
+        self.outages, self.told = Outages(), Told()
+        self.finisher = Finisher(
+            Session(far, "finish"),
+            uuid4(),
+            self.registry,
+            self.told,
+            Patience("finish", self.outages),
+            trust_seconds=30.0,
+        )
+        self.handlers = Handlers(self.registry, self.finisher)
+        self.claimer = Claimer(
+            Session(far, "claim"),
+            uuid4(),
+            dict.fromkeys(queues, 1),
+            settings,
+            self.registry,
+            self.handlers,
+            Patience("claim", self.outages),
+        )
+        self.tasks = []
+
+    def run(self):
+        self.tasks = [
+            asyncio.ensure_future(self.claimer.run()),
+            asyncio.ensure_future(self.finisher.run()),
+        ]
+
+    def started(self):
+        return [held.claim.id for held in self.handlers.started]
+
+    def end_all(self):
+        for held in self.registry:
+            self.registry.end(held)
+            self.registry.settle(held, Fate.COMPLETED)
+
+
+@pytest_asyncio.fixture
+async def make(parameters, proxy):
+    made = []
+
+    def make(settings=CALM, queues=("default", "mail")):
+        made.append(Intake(parameters, proxy, settings, queues))
+        return made[-1]
+
+    yield make
+    for intake in made:
+        for task in intake.tasks:
+            await end(task)
+        await intake.claimer.session.close()
+        await intake.finisher.session.close()

@@ -1,0 +1,333 @@
+"""A claim that writes along what has ended, and everything that can come between."""
+
+import asyncio
+import random
+from contextlib import asynccontextmanager
+from uuid import uuid4
+
+import pytest
+import pytest_asyncio
+
+from jobqueue.states import Outcome
+from jobqueue.store import claims, endings, reclaims
+from jobqueue.store.endings import Ending
+from jobqueue.worker.held import Fate
+from jobqueue.worker.tokens import new_tokens
+from tests.rows import add_job, history, job_row, one
+from tests.waiting import until
+from tests.worker.faults import end
+from tests.worker.intake import make, proxy
+
+__all__ = ["make", "proxy"]
+
+SLOTS = 3
+
+
+@pytest_asyncio.fixture
+async def slots(connection):
+    """The database itself notes every statement behind which more rows run than there are slots."""
+    await connection.execute("CREATE TABLE overcommitted (running int)")
+    await connection.execute(f"""
+        CREATE FUNCTION note_overcommitment() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            INSERT INTO overcommitted SELECT count(*) FROM jobqueue_job WHERE state = 'RUNNING'
+                HAVING count(*) > {SLOTS};
+            RETURN NULL;
+        END $$
+    """)
+    await connection.execute(
+        "CREATE TRIGGER note_overcommitment AFTER UPDATE ON jobqueue_job "
+        "FOR EACH STATEMENT EXECUTE FUNCTION note_overcommitment()"
+    )
+    yield lambda: one(connection, "SELECT max(running) FROM overcommitted")
+    await connection.execute("DROP FUNCTION note_overcommitment CASCADE")
+    await connection.execute("DROP TABLE overcommitted")
+
+
+@pytest.fixture
+def exchanged(monkeypatch):
+    """What was written along with a claim; nothing is written before it can be."""
+    exchange, finish, seen = claims.exchange, endings.finish, []
+
+    async def noted(*args):
+        seen.append([ending.id for ending in args[-1]])
+        return await exchange(*args)
+
+    monkeypatch.setattr(claims, "exchange", noted)
+    monkeypatch.setattr(endings, "finish", finish)
+    return seen
+
+
+async def fill(make, connection, count=8):
+    """Return an intake whose slots are all taken, and the jobs, the running ones first."""
+    jobs = [await add_job(connection, max_attempts=1) for _ in range(count)]
+    intake = make(queues=["default"])
+    intake.run()
+    await until(lambda: intake.started() == jobs[:SLOTS])
+    await intake.finisher.session.open(5)
+    return intake, jobs
+
+
+def finish(intake, *which, outcome=Outcome.SUCCEEDED, **told):
+    """The handlers of these jobs end, all in one turn of the loop."""
+    for held in list(intake.registry):
+        if held.claim.id in which:
+            put(intake, held, outcome, **told)
+    intake.registry.freed.set()  # the claimer looks at once, not after a second
+
+
+def put(intake, held, outcome=Outcome.SUCCEEDED, **told):
+    intake.registry.end(held)
+    ending = Ending(id=held.claim.id, token=held.token, outcome=outcome, **told)
+    intake.finisher.put(held, ending)
+
+
+@asynccontextmanager
+async def finisher_at_rest(intake):
+    """While only the claimer may write."""
+    await end(intake.tasks[1])
+    yield
+    intake.tasks[1] = asyncio.ensure_future(intake.finisher.run())
+
+
+async def states(connection, jobs):
+    return [(await job_row(connection, job))["state"] for job in jobs]
+
+
+@pytest.mark.spec("S37", "S38", "S44", "S66")
+async def test_what_has_ended_is_written_by_the_claim_that_takes_its_slots(
+    make, connection, slots, exchanged
+):
+    intake, jobs = await fill(make, connection)
+    for first in range(0, 6, SLOTS):
+        ended = jobs[first : first + SLOTS]
+        async with finisher_at_rest(intake):
+            finish(intake, *ended)
+            await until(lambda first=first: len(intake.started()) == min(first + 2 * SLOTS, 8))
+    assert exchanged == [jobs[0:3], jobs[3:6]]
+    assert await states(connection, jobs) == ["SUCCEEDED"] * 6 + ["RUNNING"] * 2
+    assert len(intake.registry) == 2
+    assert intake.registry.counts[Fate.COMPLETED] == 6
+    assert await slots() is None
+
+
+@pytest.mark.spec("S53", "S69", "S101", "A6")
+@pytest.mark.parametrize("fault", ["silence", "cut"])
+@pytest.mark.parametrize("has_happened", [True, False])
+async def test_when_its_answer_is_lost_outcomes_are_repeated_and_claims_are_looked_for(
+    make, connection, proxy, slots, exchanged, monkeypatch, fault, has_happened
+):
+    intake, jobs = await fill(make, connection, 6)
+    if fault == "silence":
+        monkeypatch.setattr("jobqueue.worker.claimer.CALL_SECONDS", 0.5)
+    proxy.only = "claim"
+    proxy.swallow, proxy.swallow_answers = not has_happened, True
+    async with finisher_at_rest(intake):
+        finish(intake, *jobs[:SLOTS])
+        if has_happened:
+            await until(lambda: _are(connection, jobs, ["SUCCEEDED"] * 3 + ["RUNNING"] * 3))
+        else:
+            await proxy.swallowed.wait()
+        if fault == "cut":
+            proxy.cut()
+        proxy.heal()
+        await until(lambda: len(intake.claimer._doubts) or len(intake.handlers.returned))
+    await until(lambda: len(intake.started()) == 6)
+    for job in jobs[:SLOTS]:
+        assert [row["outcome"] for row in await history(connection, job)] == ["SUCCEEDED"]
+    told = [fact for fact in intake.told.written_ if fact[1] is not None]
+    assert sorted(told) == [(job, Outcome.SUCCEEDED, "SUCCEEDED") for job in jobs[:SLOTS]]
+    returned = [held.claim.id for held in intake.handlers.returned]
+    assert sorted(returned) == (jobs[SLOTS:] if has_happened else [])
+    for job in jobs[SLOTS:]:
+        row = await job_row(connection, job)
+        assert (row["state"], row["attempts"], row["failures"]) == ("RUNNING", 0, 0)
+    assert not intake.told.refused_ + intake.told.given_up_
+    assert await slots() is None
+
+
+async def _are(connection, jobs, wanted):
+    return await states(connection, jobs) == wanted
+
+
+@pytest.mark.spec("S66", "S48")
+@pytest.mark.parametrize("bad", [{"result": '"\\u0000"'}, {"error_message": "\ud800"}])
+async def test_data_that_the_database_refuses_sinks_neither_the_claim_nor_its_neighbours(
+    make, connection, slots, exchanged, monkeypatch, bad
+):
+    """And it is no fault of the claimer's: more than five in a row do not end it."""
+    intake, jobs = await fill(make, connection, 24)
+    outcome = Outcome.FAILED if "error_message" in bad else Outcome.SUCCEEDED
+    for first in range(0, 21, SLOTS):
+        async with finisher_at_rest(intake):
+            finish(intake, jobs[first], outcome=outcome, **bad)
+            finish(intake, *jobs[first + 1 : first + SLOTS])
+            await until(lambda first=first: jobs[first : first + SLOTS] in exchanged)
+        await until(lambda first=first: len(intake.started()) == min(first + 2 * SLOTS, 24))
+    assert not intake.tasks[0].done()
+    assert not intake.outages._troubled
+    await until(lambda: not len(intake.finisher))
+    assert await states(connection, jobs[:21]) == ["DEAD", "SUCCEEDED", "SUCCEEDED"] * 7
+    assert await slots() is None
+
+
+@pytest.mark.spec("S120", "S123", "D118")
+async def test_a_locked_row_keeps_its_slot_and_its_neighbours_lose_nothing(
+    make, connection, connect, slots, exchanged
+):
+    intake, jobs = await fill(make, connection)
+    other = await connect()
+    async with other.transaction():
+        await other.execute("SELECT FROM jobqueue_job WHERE id = %s FOR UPDATE", [jobs[0]])
+        async with finisher_at_rest(intake):
+            finish(intake, *jobs[:SLOTS])
+            await until(lambda: len(intake.started()) == 5)
+        assert await states(connection, jobs) == [
+            *["RUNNING", "SUCCEEDED", "SUCCEEDED"],
+            *["RUNNING", "RUNNING", "READY", "READY", "READY"],
+        ]
+    await until(lambda: len(intake.started()) == 6)
+    assert await states(connection, jobs[:1]) == ["SUCCEEDED"]
+    assert await slots() is None
+
+
+@pytest.mark.spec("S44", "S67")
+async def test_a_refused_outcome_does_not_make_a_full_round_look_short(
+    make, connection, slots, exchanged
+):
+    """Its slot is taken by another job; and the queue, which holds more, is asked again."""
+    intake, jobs = await fill(make, connection)
+    (lost,) = [held for held in intake.registry if held.claim.id == jobs[0]]
+    await connection.execute(
+        "UPDATE jobqueue_job SET lease_expires_at = now() - interval '1 s' WHERE id = %s", jobs[:1]
+    )
+    verdict = reclaims.Verdict(lost.claim.id, lost.token, 600.0)
+    assert await reclaims.reclaim(connection, [verdict], "leader")
+    for round in range(SLOTS, 8):
+        async with finisher_at_rest(intake):
+            finish(intake, jobs[round - SLOTS])
+            await until(lambda round=round: len(intake.started()) == round + 1)
+        await until(lambda: not len(intake.finisher))
+    assert intake.told.refused_ == [(jobs[0], Outcome.SUCCEEDED, "LOST")]
+    assert await slots() is None
+
+
+@pytest.mark.spec("S50", "S51", "S70")
+async def test_at_a_stop_in_its_middle_outcomes_stand_and_claims_go_back(
+    make, connection, monkeypatch, slots
+):
+    intake, jobs = await fill(make, connection)
+    exchange = claims.exchange
+
+    async def stopped_meanwhile(*args):
+        answer = await exchange(*args)
+        intake.claimer.stop()
+        return answer
+
+    monkeypatch.setattr(claims, "exchange", stopped_meanwhile)
+    async with finisher_at_rest(intake):
+        finish(intake, *jobs[:SLOTS])
+        await intake.tasks[0]
+    await until(lambda: not len(intake.registry))
+    assert await states(connection, jobs) == ["SUCCEEDED"] * 3 + ["READY"] * 5
+    counts = intake.registry.counts
+    assert (counts[Fate.COMPLETED], counts[Fate.RETURNED]) == (3, 3)
+    assert intake.registry.claimed == 6
+    assert len(intake.started()) == 3
+    assert await slots() is None
+
+
+@pytest.mark.spec("S50", "S53", "S102")
+async def test_cut_off_by_the_deadline_it_leaves_nothing_behind(
+    make, connection, proxy, slots, exchanged
+):
+    intake, jobs = await fill(make, connection)
+    proxy.only, proxy.swallow_answers = "claim", True
+    happened = ["SUCCEEDED"] * 3 + ["RUNNING"] * 3 + ["READY"] * 2
+    async with finisher_at_rest(intake):
+        finish(intake, *jobs[:SLOTS])
+        await until(lambda: _are(connection, jobs, happened))
+        intake.claimer.stop()
+        await end(intake.tasks[0])
+        proxy.heal()
+        await intake.claimer.settle()
+    intake.finisher.close()
+    await asyncio.wait_for(intake.tasks[1], 10)
+    assert await states(connection, jobs) == ["SUCCEEDED"] * 3 + ["READY"] * 5
+    counts = intake.registry.counts
+    assert (counts[Fate.COMPLETED], counts[Fate.RETURNED], counts[Fate.UNRECORDED]) == (3, 3, 0)
+    assert len(intake.registry) == 0
+    assert await slots() is None
+
+
+async def test_a_finisher_that_is_closed_meanwhile_ends_with_the_answer(make, connection):
+    """The last outcome is on its way with a claim when nothing more is to come."""
+    intake, jobs = await fill(make, connection)
+    batch = []
+    async with finisher_at_rest(intake):
+        intake.claimer.stop()
+        await intake.tasks[0]
+        finish(intake, *jobs[:SLOTS])
+        batch += intake.finisher.outbox.lend()
+    assert len(batch) == SLOTS
+    intake.finisher.close()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    answers = await endings.finish(
+        connection, intake.claimer.worker, [waiting.ending for waiting in batch]
+    )
+    intake.finisher.heard(batch, answers)
+    await asyncio.wait_for(intake.tasks[1], 10)
+    assert intake.registry.counts[Fate.COMPLETED] == SLOTS
+
+
+@pytest.mark.spec("S37", "S53", "S69", "S101", "S154")
+async def test_through_any_weather_each_job_ends_once_and_no_slot_is_given_twice(
+    make, connection, proxy, slots, monkeypatch
+):
+    """Cuts at any moment of forty rounds, by which each job has its one outcome all the same."""
+    monkeypatch.setattr("jobqueue.worker.doubts.ASK_SECONDS", 0.05)
+    intake, jobs = await fill(make, connection, 60)
+    for service in (intake.claimer, intake.finisher):
+        service.patience._backoff.most = 0.05
+
+    async def weather():
+        while True:
+            await asyncio.sleep(random.uniform(0, 0.2))
+            proxy.cut()
+
+    storm = asyncio.ensure_future(weather())
+    try:
+
+        def all_over():
+            for held in intake.handlers.started:
+                if not held.ended and intake.registry.get(held.token):
+                    put(intake, held)
+            return intake.registry.counts[Fate.COMPLETED] >= 60
+
+        await until(all_over, seconds=60)
+    finally:
+        await end(storm)
+    assert await states(connection, jobs) == ["SUCCEEDED"] * 60
+    for job in jobs:
+        assert [row["number"] for row in await history(connection, job)] == [1]
+    started = [held.claim.id for held in intake.handlers.started]
+    assert sorted(started) == jobs
+    assert intake.registry.counts[Fate.UNRECORDED] == 0
+    assert await slots() is None
+
+
+@pytest.mark.spec("S37")
+async def test_more_locked_rows_than_free_slots_are_no_error(connection, connect):
+    worker = uuid4()
+    for _ in range(5):
+        await add_job(connection)
+    rows = await claims.claim(connection, "default", worker, new_tokens(3), 30.0)
+    ended = [Ending(id=row.id, token=row.token, outcome=Outcome.SUCCEEDED) for row in rows]
+    other = await connect()
+    async with other.transaction():
+        await other.execute("SELECT FROM jobqueue_job FOR UPDATE")
+        answers, claimed = await claims.exchange(
+            connection, "default", worker, new_tokens(1), 30.0, None, ended
+        )
+    assert [answer.busy for answer in answers] == [True] * 3
+    assert claimed == []

@@ -1,0 +1,69 @@
+"""What is said of the database's weather: one line an outage, under an honest name."""
+
+import psycopg
+import pytest
+import structlog
+from psycopg import errors
+
+from jobqueue.store.failures import CallTimeout
+from jobqueue.worker.services import within
+from jobqueue.worker.weather import Outages, Patience
+
+
+@pytest.fixture
+def patience():
+    outages = Outages()
+    return Patience("claim", outages), Patience("beat", outages)
+
+
+@pytest.mark.spec("S47")
+def test_an_outage_is_one_line_and_one_when_it_is_over_whoever_meets_it(patience):
+    claim, beat = patience
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(3):
+            claim.failed(CallTimeout("no answer"))
+            beat.failed(OSError("refused"))
+        claim.succeeded()
+        beat.succeeded()
+        beat.succeeded()
+    assert [log["event"] for log in logs] == ["database_unreachable", "database_back"]
+
+
+@pytest.mark.spec("S47", "D43", "D46")
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.QueryCanceled,
+        errors.LockNotAvailable,
+        errors.DeadlockDetected,
+        errors.SerializationFailure,
+    ],
+)
+def test_a_server_that_answers_is_not_called_unreachable(patience, error):
+    claim, beat = patience
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(3):
+            claim.failed(error("no"))
+        beat.failed(error("no"))
+        claim.succeeded()
+        beat.succeeded()
+        claim.failed(error("again"))
+        claim.failed(CallTimeout("and then away"))
+    assert [(log["event"], log["purpose"]) for log in logs] == [
+        ("database_call_failed", "claim"),
+        ("database_call_failed", "beat"),
+        ("database_call_failed", "claim"),
+        ("database_unreachable", "claim"),
+    ]
+
+
+@pytest.mark.spec("S143", "S149")
+async def test_a_step_of_the_shutdown_that_meets_weather_is_one_line_and_no_traceback():
+    async def refused():
+        raise psycopg.OperationalError("connection refused")
+
+    with structlog.testing.capture_logs() as logs:
+        assert not await within(1, "report", refused())
+    (line,) = logs
+    assert (line["event"], line["step"]) == ("shutdown_step_not_done", "report")
+    assert "exc_info" not in line
