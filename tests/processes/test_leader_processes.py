@@ -135,7 +135,7 @@ READY = "SELECT state = 'READY' FROM jobqueue_job WHERE id = %s"
 FREE = "SELECT state <> 'RUNNING' FROM jobqueue_job WHERE id = %s"
 
 
-@pytest.mark.spec("S166", "S170", "S171", "S174", "S175", "S176", "S182", "S185")
+@pytest.mark.spec("S166", "S170", "S171", "S174", "S175", "S176", "S182", "S185", "A20")
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_successor_leads_alone_and_every_tick_happens_once(make_fleet, connection, way):
     fleet = await make_fleet()

@@ -48,6 +48,20 @@ open(os.environ["NOTES"], "a").write(f"{os.getpid()} 1 start\\n")
 while True:
     signal.pause()
 """
+SLOW = f"""
+import os, signal, sys, time
+def note(word):
+    with open(os.environ["NOTES"], "a") as file:
+        file.write(f"{{os.getpid()}} 1 {{word}}\\n")
+def heard(number, frame):
+    time.sleep({Settings(drain_seconds=0.1, cancel_seconds=0.1).exit_seconds})
+    note("end")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, heard)
+note("start")
+while True:
+    signal.pause()
+"""
 ORPHAN = """
 import asyncio, os
 from jobqueue.worker.parent import parent
@@ -178,6 +192,16 @@ async def test_what_outlives_its_own_deadline_is_killed_and_counts_as_1(supervis
     await until(lambda: heard(process, "deaf"))
     await until(lambda: process.poll() is not None)
     assert process.returncode == 1
+
+
+@pytest.mark.spec("A26", "S197c")
+async def test_a_child_that_needs_all_of_its_own_time_is_not_killed(supervise):
+    process = supervise(SLOW, 1, drain_seconds=0.1, cancel_seconds=0.1)
+    await until(lambda: process.pids())
+    process.terminate()
+    await until(lambda: process.poll() is not None)
+    assert process.returncode == 0
+    assert heard(process, "end")
 
 
 @pytest.mark.spec("S197e")

@@ -54,7 +54,7 @@ def test_a_drain_that_reaches_its_longest_run_ends_with_4_through_the_ordinary_s
     assert (row.state, row.failures, row.interruptions) == ("READY", 0, 1)
 
 
-@pytest.mark.spec("S163")
+@pytest.mark.spec("S163", "A30")
 def test_unknown_tasks_and_paused_queues_do_not_keep_a_drain_alive(fleet):
     Job.objects.create(task="tests.processes.tasks.of_the_next_release")
     Queue.objects.create(name="mail", paused_at=timezone.now())
