@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from statistics import median
 from typing import Any
 from uuid import uuid4
@@ -87,7 +87,7 @@ async def _prune(connection: Any) -> int:
     return await sweeps.prune(connection, ids, "SUCCEEDED", 3600)
 
 
-STEPS: dict[str, Callable[[Any], Awaitable[int]]] = {
+STEPS: dict[str, Callable[[Any], Coroutine[Any, Any, int]]] = {
     "look": _look,
     "promote": _promote,
     "reclaim": _reclaim,
