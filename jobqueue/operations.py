@@ -17,6 +17,7 @@ from typing import Any
 import structlog
 from django.db import OperationalError, connections, transaction
 from django.db.models import QuerySet
+from django.tasks import TaskResult
 
 from jobqueue import operations_sql as sql
 from jobqueue import signals
@@ -25,7 +26,8 @@ from jobqueue.models import Job
 from jobqueue.states import FINAL, WAITING, State, Verb
 from jobqueue.wake import tell, tell_ready
 
-Jobs = Job | int | QuerySet[Job] | Iterable[int]
+type One = Job | TaskResult[..., Any] | int | str  # a text: the id that an enqueue returns
+type Jobs = One | QuerySet[Job] | Iterable[One]
 
 BATCH = 500
 KEPT_IDS = 10_000
@@ -154,7 +156,7 @@ def actor(by: object) -> str:
 
 
 def _queue_name(queue: str) -> str:
-    if not QUEUE_NAME.match(queue):
+    if not isinstance(queue, str) or not QUEUE_NAME.match(queue):
         raise ValueError(f"{queue!r} is not a queue name: write {QUEUE_NAME_RULE}.")
     return queue
 
@@ -185,17 +187,28 @@ def _run(
 def _ids(jobs: Jobs) -> Iterator[int]:
     """The ids as they are now, in order, wherever the batches lead: one snapshot of the filter."""
     match jobs:
-        case Job():
-            yield jobs.pk
-        case int():
-            yield jobs
-        case QuerySet():
+        case QuerySet() if jobs.model is Job:
             chosen: QuerySet[Job] = jobs.using(settings().database)
             if chosen.query.is_sliced:
                 chosen = Job.objects.using(chosen.db).filter(pk__in=chosen.values_list("pk"))
             yield from chosen.order_by("pk").values_list("pk", flat=True).iterator(BATCH)
+        case Iterable() if not isinstance(jobs, str | bytes):
+            yield from sorted({_id(job) for job in jobs})
         case _:
-            yield from sorted(set(jobs))
+            yield _id(jobs)
+
+
+def _id(job: Any) -> int:
+    match job:
+        case Job(pk=int() as pk):
+            return pk
+        case TaskResult(id=str() as text) | (str() as text) if text.isascii() and text.isdigit():
+            return int(text)
+        case int() if not isinstance(job, bool):
+            return job
+    raise TypeError(
+        f"{job!r} is no job: write a Job, its id or its TaskResult, or several of them."
+    )
 
 
 def _again_after_deadlock(statement: str, verb: str, parameters: dict[str, Any]) -> Result:

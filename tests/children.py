@@ -113,6 +113,11 @@ class Children:
         wait_until(answers)
         return f"http://127.0.0.1:{port}"
 
+    def log(self, command: str) -> list[str]:
+        """Return the lines that the processes of this command have written."""
+        files = sorted(self.folder.glob(f"*-{command}.log"))
+        return [line for file in files for line in file.read_text().splitlines()]
+
     def letters(self) -> list[str]:
         """Return what was written to the outbox, oldest first."""
         return [file.read_text() for file in sorted(self.outbox.glob("*.log"))]

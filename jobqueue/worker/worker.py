@@ -55,7 +55,7 @@ class Worker:
         self.watchdog = Watchdog(settings, self.registry)
         self.threads = Threads()
         self.stuck: list[int] = []
-        self.recycled = False
+        self.recycled = self.known = False  # known: its row is in the table
         self._resigning: asyncio.Task[None] | None = None
 
     def run(self) -> int:
@@ -75,7 +75,8 @@ class Worker:
         try:
             with self.limits.while_starting():
                 await self.probe.open()
-                await first_contact(self.crew.beating, self.identity, self.settings, self.shutdown)
+                beating = self.crew.beating
+                self.known = await first_contact(beating, self.identity, self.shutdown)
                 await prepare(self.crew.lanes, self.on_start, self.shutdown)
             if not self.shutdown.requested.is_set():
                 self._start()
@@ -201,10 +202,11 @@ class Worker:
         return code
 
     async def _report(self, report: dict[str, object], end: float) -> None:
-        seconds = max(end - time.monotonic(), 0.0)
-        await self.crew.beating.call(
-            workers.report, seconds, self.identity.id, Phase.STOPPED, report
-        )
+        if self.known:  # else the database was never reached: there is no row to write to
+            seconds = max(end - time.monotonic(), 0.0)
+            await self.crew.beating.call(
+                workers.report, seconds, self.identity.id, Phase.STOPPED, report
+            )
 
     async def _flush_receivers(self) -> None:
         flushed = self.crew.receivers.flush()

@@ -47,6 +47,7 @@ def test_a_running_import_moves_and_its_cancel_shows_the_outcome_without_a_reloa
     expect(live).to_contain_text("Cancelled", timeout=10_000)
     expect(desk.get_by_role("button", name="Retry")).to_be_visible(timeout=10_000)
     assert desk.evaluate("window.stayed") is True
+    assert job_id is not None
     job = Job.objects.get(pk=job_id)
     assert (job.state, job.cancel_requested_by) == (State.CANCELLED, "ann")
     assert Contact.objects.count() == 0  # its transaction was rolled back
@@ -70,6 +71,7 @@ def test_a_dead_letter_is_read_fixed_retried_and_succeeds(desk: Page, worker: Ch
     expect(live).to_contain_text("Attempt 2: Succeeded")
     webhook.refresh_from_db()
     assert webhook.delivered_at is not None
+    assert webhook.job_id is not None
     assert Job.objects.get(pk=webhook.job_id).state == State.SUCCEEDED
     assert LogEntry.objects.get().change_message == "retry: the partner is back"
 

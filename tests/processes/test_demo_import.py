@@ -1,9 +1,12 @@
 """Imports in a real worker process, with real signals."""
 
+import contextlib
+import json
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from jobqueue import operations
@@ -11,11 +14,11 @@ from jobqueue.models import Attempt, Job, Worker
 from project.contacts import sample_data
 from project.contacts.models import Contact, Import, Outcome
 from project.contacts.requests import request_import, request_sample, request_webhook
-from tests.children import Children, wait_until
+from tests.children import Children, database_url, wait_until
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(120)]
 
-ROWS = 120_000
+ROWS = 60_000  # some seconds of work
 
 
 @pytest.fixture
@@ -24,8 +27,29 @@ def children(transactional_db: None, tmp_path: Path) -> Iterator[Children]:
         yield started
 
 
-def big_import() -> Import:
-    return request_import("big.csv", sample_data.as_csv(sample_data.lines(ROWS)))
+def big_import(rows: int) -> Import:
+    return request_import("big.csv", sample_data.as_csv(sample_data.lines(rows)))
+
+
+@contextlib.contextmanager
+def halted_before(number: int) -> Iterator[None]:
+    """Have an import of the made-up contacts wait at this one, which somebody else is just adding
+    and takes back at the end."""
+    other = Import.objects.create(name="other.csv", content=b"", receipt_to="x@x.example")
+    email = sample_data.lines(number)[-1][1]
+    with psycopg.connect(database_url()) as connection:
+        connection.execute(
+            "INSERT INTO contacts_contact (email, name, company, phone, source_id) "
+            "VALUES (%s, '', '', '', %s)",
+            [email, other.pk],
+        )
+        yield
+        connection.rollback()
+
+
+def progress_of(row: Import) -> tuple[str, int]:
+    progress = job_of(row).progress or {}
+    return str(progress.get("note")), int(progress.get("done", 0))
 
 
 def job_of(row: Import) -> Job:
@@ -34,14 +58,15 @@ def job_of(row: Import) -> Job:
 
 def is_importing(row: Import) -> bool:
     """Whether the worker has reported contacts that it has written, and not yet all."""
-    progress = job_of(row).progress or {}
-    return progress.get("note") == "importing" and 0 < progress["done"] < ROWS
+    note, done = progress_of(row)
+    return note == "importing" and 0 < done < ROWS
 
 
 def has_ended(row: Import) -> bool:
     return job_of(row).is_final
 
 
+@pytest.mark.spec("S217")
 def test_an_import_and_its_receipt_are_done_once(children: Children) -> None:
     children.worker()
     row = request_sample(sample_data.GOOD)
@@ -52,6 +77,14 @@ def test_an_import_and_its_receipt_are_done_once(children: Children) -> None:
     (letter,) = children.letters()
     assert "Subject: contacts.csv: imported" in letter
     assert f"Message-ID: <import-{row.pk}.receipt@contacts.example>" in letter
+    # Both are functions in a lane's thread: what is logged of them is complete all the same.
+    (worker,) = Worker.objects.all()
+    events = [json.loads(line) for line in children.log("runworker") if line.startswith("{")]
+    ended = [event for event in events if event["event"] == "job_succeeded"]
+    assert [(event["queue"], event["attempt"], event["worker"]) for event in ended] == [
+        ("imports", 1, str(worker.pk)),
+        ("mail", 1, str(worker.pk)),
+    ]
 
 
 def test_a_refused_file_succeeds_as_a_job_and_is_not_tried_again(children: Children) -> None:
@@ -68,7 +101,7 @@ def test_a_cancel_in_the_middle_stops_it_soon_and_undoes_what_was_written(
     children: Children,
 ) -> None:
     children.worker()
-    row = big_import()
+    row = big_import(ROWS)
     wait_until(lambda: is_importing(row))
     operations.cancel(job_of(row), by="a test")
     wait_until(lambda: has_ended(row), seconds=3)  # a second, and what a busy machine adds
@@ -83,23 +116,24 @@ def test_two_signals_in_the_middle_give_it_back_and_the_next_start_finishes_it(
     children: Children,
 ) -> None:
     worker = children.worker()
-    row = big_import()
-    wait_until(lambda: is_importing(row))
-    worker.send_signal(signal.SIGINT)
-    # Two signals of a kind that come at once are one to the operating system.
-    wait_until(lambda: Worker.objects.filter(phase="DRAINING").exists())
-    worker.send_signal(signal.SIGINT)
-    assert worker.wait(15) == 0
+    with halted_before(2_700):
+        row = big_import(3_000)
+        wait_until(lambda: progress_of(row) == ("importing", 2_500))
+        worker.send_signal(signal.SIGINT)
+        # Two signals of a kind that come at once are one to the operating system.
+        wait_until(lambda: Worker.objects.filter(phase="DRAINING").exists())
+        worker.send_signal(signal.SIGINT)
+        assert worker.wait(15) == 0
     job = job_of(row)
     assert (job.state, job.failures) == (Job.State.READY, 0)
     assert list(Attempt.objects.values_list("outcome", flat=True)) == ["INTERRUPTED"]
     assert not Contact.objects.exists()
 
     children.worker()
-    wait_until(lambda: children.letters(), seconds=60)
+    wait_until(lambda: children.letters())
     row.refresh_from_db()
     # Added, not updated: nothing had been left behind by the first attempt.
-    assert (row.rows, row.added, Contact.objects.count()) == (ROWS, ROWS, ROWS)
+    assert (row.rows, row.added, Contact.objects.count()) == (3_000, 3_000, 3_000)
     assert job_of(row).state == Job.State.SUCCEEDED
     assert Job.objects.filter(queue="mail").count() == 1
 

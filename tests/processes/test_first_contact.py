@@ -108,6 +108,18 @@ async def test_a_worker_that_still_waits_for_its_database_leaves_when_told(site)
     worker.proxy.refuse = True
     await until(lambda: worker.events("database_unreachable"), seconds=40)
     assert await worker.stop() == 0
+    assert "Traceback" not in worker.log.read_text()
+
+
+@pytest.mark.spec("S153", "D39")
+async def test_max_runtime_bounds_the_wait_for_the_database_too(site):
+    worker = await site.start("--until-idle", "--max-runtime", "1")
+    worker.proxy.refuse = True
+    assert await asyncio.to_thread(worker.process.wait, 40) == 4
+    text = worker.log.read_text()
+    assert "Traceback" not in text
+    (end,) = worker.events("worker_stopped")
+    assert (end["reason"], end["unrecorded"]) == ("max runtime", 0)
 
 
 @pytest.mark.spec("D113")

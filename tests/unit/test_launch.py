@@ -118,6 +118,16 @@ def test_bad_queues_in_the_settings_are_told_as_the_system_checks_do(settings, c
     )
 
 
+@pytest.mark.spec("S55", "S232")
+def test_a_site_whose_tasks_go_elsewhere_has_nothing_for_a_worker(settings, capsys):
+    settings.TASKS = {"default": {"BACKEND": "django.tasks.backends.dummy.DummyBackend"}}
+    assert launch(Options()) == 1
+    assert capsys.readouterr().err == (
+        "runworker: TASKS: no entry has the BACKEND 'jobqueue.backend.JobQueueBackend', so there "
+        "is nothing to run: write one.\n"
+    )
+
+
 @pytest.mark.spec("S232")
 def test_a_backend_that_cannot_be_imported_is_one_line(settings):
     settings.TASKS = {"default": {"BACKEND": "no.such.Backend"}}

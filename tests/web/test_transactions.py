@@ -1,15 +1,19 @@
 """A job commits and vanishes together with what its caller wrote."""
 
 import asyncio
+import contextlib
+from io import StringIO
 
 import psycopg
 import pytest
 import pytest_asyncio
 from asgiref.sync import async_to_sync, sync_to_async
 from django.contrib.auth.models import User
+from django.core.management import call_command
 from django.db import connection, connections, transaction
 from django.http import HttpResponse
-from django.test import Client, TestCase
+from django.tasks import TaskResultStatus
+from django.test import Client, TestCase, TransactionTestCase
 from django.urls import path
 
 import jobqueue
@@ -118,6 +122,8 @@ def test_the_arguments_of_a_later_enqueue_are_checked_at_once(elsewhere):
             jobqueue.enqueue_on_commit(send, {1})
         with pytest.raises(TypeError):
             jobqueue.enqueue_on_commit(post)
+        with pytest.raises(TypeError, match=r"is not a task: write enqueue_on_commit\(task, "):
+            jobqueue.enqueue_on_commit(post.enqueue, "x")
         send.enqueue()
     assert elsewhere() == 1
 
@@ -213,3 +219,24 @@ class InATestCase(TestCase):
         assert len(hooks) == 1  # the wake
         assert Job.objects.count() == 2
         assert User.objects.count() == 0
+
+    @pytest.mark.spec("D51")
+    def test_a_worker_would_see_nothing_of_it_and_says_so(self):
+        send.enqueue(1)
+        said = StringIO()
+        with contextlib.redirect_stderr(said), pytest.raises(SystemExit, match=r"^1$"):
+            call_command("runworker", until_idle=True)
+        assert "a transaction is open here on 'default', and a worker sees" in said.getvalue()
+        assert Job.objects.get().state == Job.State.READY
+
+
+class InATransactionTestCase(TransactionTestCase):
+    """Django's own, whose rows are committed."""
+
+    @pytest.mark.spec("D51", "D8")
+    def test_a_worker_runs_in_the_test_s_process_until_nothing_is_left(self):
+        result = send.enqueue(1)
+        call_command("runworker", until_idle=True, max_runtime=30)
+        result.refresh()
+        assert result.status == TaskResultStatus.SUCCESSFUL
+        assert User.objects.count() == 0  # the test's own connection is as it was
