@@ -12,7 +12,7 @@ from uuid import uuid4
 import psycopg
 
 from benchmarks.fill import ATTEMPTS, BATCH, FILL
-from benchmarks.server import Server
+from benchmarks.server import Server, cpu_seconds
 from jobqueue.store import lookout, promotion, reclaims, sweeps
 from jobqueue.store.batches import in_batch
 
@@ -52,13 +52,16 @@ async def _run(url: str, rows: int) -> None:
         await connection.execute("SET plan_cache_mode = force_generic_plan")
         for name, batch in STEPS.items():
             times, handled = [], 0
+            cpu = cpu_seconds(connection.info.backend_pid)
             for _ in range(ROUNDS):
                 start = time.perf_counter()
                 handled += await in_batch(connection, 1.75, batch)
                 times.append(1000 * (time.perf_counter() - start))
+            cpu = cpu_seconds(connection.info.backend_pid) - cpu
             print(
-                f"sweep {name:8} at {rows:,} rows: median {median(times):.1f} ms, "
-                f"worst {max(times):.1f} ms, {handled:,} rows in {ROUNDS} batches"
+                f"sweep {name:8} at {rows:,} rows: best {min(times):.1f} ms, median "
+                f"{median(times):.1f}, worst {max(times):.1f}; {1000 * cpu / ROUNDS:.1f} ms of the "
+                f"server's CPU; {handled // ROUNDS} rows a batch"
             )
 
 
