@@ -39,8 +39,12 @@ def main(harness: Path, measures: str, peers: str) -> None:
         subprocess.run(["bash", copy / "setup.sh", *peers.split(",")], env=variables, check=True)
         _lend_environment()
         results = Path(name) / "results.jsonl"
-        command = [HOME / "venv" / "harness" / "bin" / "python", copy / "run.py", measures]
-        options = ["--peers", f"jobqueue,{peers}", "--reps", REPEATS, "--out", results]
+        command: list[Any] = [
+            HOME / "venv" / "harness" / "bin" / "python",
+            copy / "run.py",
+            measures,
+        ]
+        options: list[Any] = ["--peers", f"jobqueue,{peers}", "--reps", REPEATS, "--out", results]
         subprocess.run([*command, *options], env=variables, check=True)
         rows = [json.loads(line) for line in results.read_text().splitlines()]
         if kept := os.environ.get("OUT"):
@@ -65,8 +69,8 @@ def table(rows: list[dict[str, Any]]) -> Iterator[str]:
         if row["m"] in SHOWN:
             _add_percentiles(row)
             parts = [row[name] for name in ("profile", "conc", "case") if row.get(name)]
-            case = (row["m"], " ".join(map(str, parts)))
-            cases.setdefault(case, {}).setdefault(row["peer"], []).append(row)
+            key = (row["m"], " ".join(map(str, parts)))
+            cases.setdefault(key, {}).setdefault(row["peer"], []).append(row)
     for (measure, case), found in sorted(cases.items()):
         for figure in SHOWN[measure]:
             values = {peer: _median(many, figure) for peer, many in found.items()}

@@ -8,6 +8,7 @@ from typing import Any
 from django.core.checks import CheckMessage
 from django.tasks import Task, TaskResult, TaskResultStatus
 from django.tasks.backends.base import BaseTaskBackend
+from django.tasks.exceptions import InvalidTask
 from django.tasks.signals import task_enqueued
 
 from jobqueue import results, signals
@@ -25,9 +26,22 @@ class JobQueueBackend(BaseTaskBackend):
     supports_get_result = True
     supports_priority = True
 
+    def __init__(self, alias: str, params: dict[str, Any]) -> None:
+        self.given_queues: object = params.get("QUEUES", [])
+        if not isinstance(self.given_queues, list | tuple | set | frozenset):
+            # A text would be read as the queues of its letters: the checks refuse it, by name.
+            params = {**params, "QUEUES": []}
+        super().__init__(alias, params)
+
     def validate_task(self, task: Task[..., Any]) -> None:
         """Raise InvalidTask, naming the argument and what to write instead."""
         validate(task)
+        if self.queues and task.queue_name not in self.queues:
+            names = ", ".join(sorted(self.queues, key=str))
+            raise InvalidTask(
+                f"Queue {task.queue_name!r} is not valid for backend {self.alias!r}: write one of "
+                f"its QUEUES ({names}), or add it to them."
+            )
         super().validate_task(task)
 
     def enqueue[**P, R](

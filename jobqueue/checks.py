@@ -61,6 +61,10 @@ def check_backend(backend: JobQueueBackend) -> list[CheckMessage]:
         hint = 'Add "jobqueue" to INSTALLED_APPS.'
         message = f"TASKS['{backend.alias}'] uses jobqueue, which is not an installed app."
         return [Error(message, hint=hint, id="jobqueue.E020")]
+    if not isinstance(backend.given_queues, list | tuple | set | frozenset):
+        message = f"TASKS['{backend.alias}']['QUEUES'] is {backend.given_queues!r}, not a list."
+        hint = 'Write the queues\' names in a list, such as ["default"].'
+        return [Error(message, hint=hint, id="jobqueue.E022")]
     if not backend.queues:
         hint = "A worker serves 'default' unless --queues names others."
         message = f"TASKS['{backend.alias}']['QUEUES'] is empty, so any queue name is accepted."

@@ -161,7 +161,7 @@ def read() -> tuple[Settings, list[Fault]]:
     if "redact" in good:
         good["redact"] = tuple(good["redact"])
     settings = Settings(**good)
-    return settings, faults + _database_faults(settings) + _sum_faults(settings)
+    return settings, faults + _database_faults(settings) + _clock_faults() + _sum_faults(settings)
 
 
 def _unknown(key: object) -> Fault:
@@ -184,6 +184,13 @@ def _database_faults(settings: Settings) -> list[Fault]:
         message = f"uses {engine or 'no engine'}; jobqueue needs PostgreSQL."
         return [Fault("E005", f"DATABASES['{alias}']", message, hint)]
     return []
+
+
+def _clock_faults() -> list[Fault]:
+    if django_settings.USE_TZ:
+        return []
+    hint = "Write USE_TZ = True, which is Django's default."
+    return [Fault("E008", "USE_TZ", "is False; jobqueue's moments bear their time zone.", hint)]
 
 
 @cache
@@ -259,7 +266,7 @@ def connection_parameters(alias: str | None = None) -> dict[str, Any]:
 
 
 def _forget(*, setting: str, **_: object) -> None:
-    if setting in ("JOBQUEUE", "DATABASES"):
+    if setting in ("JOBQUEUE", "DATABASES", "USE_TZ"):
         settings.cache_clear()
 
 

@@ -47,7 +47,7 @@ def draft(
         "task": task.module_path,
         "args": args_text,
         "kwargs": kwargs_text,
-        "signature": signature_text(task.func),
+        "signature": signature_text(task.func, task.takes_context),
         "queue": task.queue_name,
         "backend": backend or task.backend,
         "priority": task.priority,

@@ -49,8 +49,13 @@ def enqueue(
 def enqueue_on_commit(task: Task[..., Any], *args: Any, **kwargs: Any) -> None:
     """Enqueue after the commit of the open transaction; now, when none is open.
 
-    The arguments are checked at once.
+    The arguments are checked at once. Raises ArgumentsError, EnqueueError or TypeError.
     """
+    if not isinstance(task, Task):
+        raise TypeError(
+            f"{task!r} is not a task: write enqueue_on_commit(task, ...) with a function under "
+            "@task, and its arguments after it."
+        )
     draft(task, args, kwargs, settings())
     transaction.on_commit(lambda: task.enqueue(*args, **kwargs), using=settings().database)
 

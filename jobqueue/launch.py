@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import faulthandler
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -14,11 +15,12 @@ from typing import Any
 
 from django.core.checks import ERROR
 from django.core.exceptions import ImproperlyConfigured
+from django.db import connections
 from django.tasks import task_backends
 from django.tasks.exceptions import InvalidTaskBackend
 from django.utils.module_loading import autodiscover_modules
 
-from jobqueue import conf, schedules
+from jobqueue import conf, operations, schedules
 from jobqueue.backend import JobQueueBackend
 from jobqueue.checks import check_backend
 from jobqueue.conf import Settings
@@ -85,13 +87,13 @@ def _own_queues() -> list[str]:
     names: dict[str, None] = {}
     for backend in _own_backends():
         names.update(dict.fromkeys(sorted(backend.queues) or ["default"]))
-    return list(names) or ["default"]
+    return list(names)
 
 
 def _refuse_unknown_queues(names: Iterable[str]) -> None:
     """A typing error would else be a worker that waits for ever."""
     backends = _own_backends()
-    if not backends or not all(backend.queues for backend in backends):
+    if not all(backend.queues for backend in backends):
         return  # any name is accepted at the enqueue, too
     known = _own_queues()
     for name in names:
@@ -105,9 +107,15 @@ def _refuse_unknown_queues(names: Iterable[str]) -> None:
 def _check_tasks() -> None:
     """The faults of TASKS, as the system checks tell them. Raises ImproperlyConfigured."""
     try:
-        messages = [message for own in _own_backends() for message in check_backend(own)]
+        backends = _own_backends()
     except InvalidTaskBackend as error:
         raise ImproperlyConfigured(f"TASKS: {error}") from None
+    if not backends:
+        raise ImproperlyConfigured(
+            "TASKS: no entry has the BACKEND 'jobqueue.backend.JobQueueBackend', so there is "
+            "nothing to run: write one."
+        )
+    messages = [message for backend in backends for message in check_backend(backend)]
     errors = [f"{m.msg} {m.hint}" for m in messages if m.level >= ERROR]
     if errors:
         raise ImproperlyConfigured("\n".join(errors))
@@ -136,6 +144,11 @@ def check(options: Options) -> Settings:
     _check_tasks()
     _refuse_unknown_queues(given)
     settings = conf.settings()
+    if connections[settings.database].in_atomic_block:
+        raise ImproperlyConfigured(
+            f"a transaction is open here on {settings.database!r}, and a worker sees nothing of "
+            "what is enqueued in it: call it outside, in a test from a TransactionTestCase."
+        )
     if options.concurrency is not None:
         settings = replace(settings, concurrency=options.concurrency)
     if options.probe is not None:
@@ -169,7 +182,13 @@ def launch(options: Options, command: Sequence[str] | None = None) -> int:
     )
     try:
         parameters = conf.connection_parameters(settings.database)
-        worker = Worker(settings, parameters, orders, on_start=schedules.synchronise)
+        worker = Worker(
+            settings,
+            parameters,
+            orders,
+            on_start=schedules.synchronise,
+            tell_finished=operations.tell_finished,
+        )
         code = worker.run()
     except CannotStartError as error:
         return _say(error, 1)
@@ -191,6 +210,8 @@ def _bound_the_exit(deadline: float | None) -> None:
     sending its last figures, may hang. Registered last, so that it comes before all others."""
 
     def arm() -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)  # all is recorded: the exit code stands
         left = 0.0 if deadline is None else deadline - time.monotonic()
         with contextlib.suppress(Exception):  # no stderr that could be written to
             faulthandler.dump_traceback_later(max(left, EXIT_SECONDS), exit=True)

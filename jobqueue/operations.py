@@ -8,7 +8,7 @@ batches, each committed by itself (unless a transaction is open already).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import batched
@@ -17,15 +17,17 @@ from typing import Any
 import structlog
 from django.db import OperationalError, connections, transaction
 from django.db.models import QuerySet
+from django.tasks import TaskResult
 
 from jobqueue import operations_sql as sql
 from jobqueue import signals
 from jobqueue.conf import QUEUE_NAME, QUEUE_NAME_RULE, settings
 from jobqueue.models import Job
-from jobqueue.states import WAITING, State, Verb
+from jobqueue.states import FINAL, WAITING, State, Verb
 from jobqueue.wake import tell, tell_ready
 
-Jobs = Job | int | QuerySet[Job] | Iterable[int]
+type One = Job | TaskResult[..., Any] | int | str  # a text: the id that an enqueue returns
+type Jobs = One | QuerySet[Job] | Iterable[One]
 
 BATCH = 500
 KEPT_IDS = 10_000
@@ -154,7 +156,7 @@ def actor(by: object) -> str:
 
 
 def _queue_name(queue: str) -> str:
-    if not QUEUE_NAME.match(queue):
+    if not isinstance(queue, str) or not QUEUE_NAME.match(queue):
         raise ValueError(f"{queue!r} is not a queue name: write {QUEUE_NAME_RULE}.")
     return queue
 
@@ -185,17 +187,28 @@ def _run(
 def _ids(jobs: Jobs) -> Iterator[int]:
     """The ids as they are now, in order, wherever the batches lead: one snapshot of the filter."""
     match jobs:
-        case Job():
-            yield jobs.pk
-        case int():
-            yield jobs
-        case QuerySet():
+        case QuerySet() if jobs.model is Job:
             chosen: QuerySet[Job] = jobs.using(settings().database)
             if chosen.query.is_sliced:
                 chosen = Job.objects.using(chosen.db).filter(pk__in=chosen.values_list("pk"))
             yield from chosen.order_by("pk").values_list("pk", flat=True).iterator(BATCH)
+        case Iterable() if not isinstance(jobs, str | bytes):
+            yield from sorted({_id(job) for job in jobs})
         case _:
-            yield from sorted(set(jobs))
+            yield _id(jobs)
+
+
+def _id(job: Any) -> int:
+    match job:
+        case Job(pk=int() as pk):
+            return pk
+        case TaskResult(id=str() as text) | (str() as text) if text.isascii() and text.isdigit():
+            return int(text)
+        case int() if not isinstance(job, bool):
+            return job
+    raise TypeError(
+        f"{job!r} is no job: write a Job, its id or its TaskResult, or several of them."
+    )
 
 
 def _again_after_deadlock(statement: str, verb: str, parameters: dict[str, Any]) -> Result:
@@ -249,21 +262,22 @@ def _announce(verb: str, changed: list[Row]) -> None:
             tell("cancel", worker=str(worker))
         if ended := [row.id for row in changed if row.was in WAITING]:
             alias = settings().database
-            connections[alias].on_commit(lambda: _signal_finished(ended), robust=True)
+            connections[alias].on_commit(lambda: tell_finished(ended), robust=True)
     elif verb in (Verb.RETRY, Verb.RUN_NOW) or verb == "move":
         for queue in {row.queue for row in changed}:
             tell_ready(queue)
 
 
-def _signal_finished(ids: list[int]) -> None:
-    """Django's `task_finished` for jobs that end here: no worker will ever send it for them."""
+def tell_finished(ids: Sequence[int]) -> None:
+    """Send Django's `task_finished` for jobs that ended while no worker held them: cancelled by an
+    operator, or ended by the leader."""
     from django.tasks.exceptions import TaskResultDoesNotExist
     from django.tasks.signals import task_finished
 
     from jobqueue.backend import JobQueueBackend
     from jobqueue.results import of_job
 
-    jobs = Job.objects.using(settings().database).filter(pk__in=ids, state=State.CANCELLED)
+    jobs = Job.objects.using(settings().database).filter(pk__in=ids, state__in=FINAL)
     for job in jobs.iterator(chunk_size=50):  # each may bear a megabyte of arguments
         try:
             result = of_job(job, job.attempt_set.order_by("number"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import lru_cache
 from typing import Any
 
 from jobqueue.conf import settings
@@ -12,7 +13,7 @@ COVER = "••••••"
 SHOWN_CHARACTERS = 4_000
 DEEPEST = 40
 # 13 to 19 digits, perhaps in groups: also found under an innocent key.
-CARD = re.compile(r"(?<![\w.-])\d(?:[ -]?\d){12,18}(?![\w.-])")
+CARD = re.compile(r"(?<![\w.-])\d(?:[ -]?\d){12,18}(?![\w-]|\.\d)")
 
 
 def redact(value: Any, depth: int = 0) -> Any:
@@ -28,7 +29,7 @@ def redact(value: Any, depth: int = 0) -> Any:
         case list():
             return [redact(inner, depth + 1) for inner in value]
         case str():
-            return CARD.sub(_cover_card, value)
+            return text(value)
         case int() if not isinstance(value, bool) and _is_card(str(value)):
             return COVER
         case _:
@@ -43,14 +44,61 @@ def is_secret(key: str) -> bool:
 
 def arguments(args: list[Any], kwargs: dict[str, Any], signature: str) -> tuple[Any, Any]:
     """Return both redacted; a positional value goes by its parameter's name at the enqueue."""
-    names = _names(signature)
-    if len(args) < len(names) and names[0] in ("context", "ctx"):
-        names = names[1:]
+    names, rest = _names(signature)
     covered = [
-        COVER if position < len(names) and is_secret(names[position]) else redact(value)
+        COVER if is_secret(names[position] if position < len(names) else rest) else redact(value)
         for position, value in enumerate(args)
     ]
     return covered, redact(kwargs)
+
+
+def text(written: str) -> str:
+    """Return a message, traceback or note with the secrets covered that can be told from it.
+
+    Those are values written behind a secret's name (`password=…`, `"token": "…"`, a header's whole
+    rest of the line), passwords in addresses, bearer tokens, and card numbers. Takes time in
+    proportion to the length, whatever the text.
+    """
+    covered = ADDRESS.sub(rf"\1{COVER}", written)
+    covered = BEARER.sub(rf"\1{COVER}", covered)
+    if is_secret("authorization") or is_secret("cookie"):
+        covered = HEADER.sub(rf"\1{COVER}", covered)
+    if named := _named(settings().redact):
+        covered = named.sub(_cover_named, covered)
+    return CARD.sub(_cover_card, covered)
+
+
+# Between a name and its value: = or : or =>, a blank before a quote, a comma in a list of pairs.
+BETWEEN = r"""
+    (?: \\?["']? [ \t]{0,8} (?: => | [:=]=? ) [ \t]{0,8}
+      | [ \t]{1,8} (?= ["'] )
+      | \\?["'] , [ \t]{0,8} (?= [bu]? \\?["'] ) )
+"""
+# Quoted (perhaps inside of a quoted text), opened by a bracket, or up to the next blank.
+VALUE = r"""
+    (?P<open> [bru]{0,2} (?P<quote> \\?["'] ) )
+    (?: (?! (?P=quote) ) (?: \\. | [^\n] ) )* (?P=quote)?
+  | [\[{(] [^\n]*
+  | [^\s&"']+? (?= [\])}>,;.:"'\\]{0,4} (?: [\s&] | $ ) )
+  | [^\s&]+
+"""
+ADDRESS = re.compile(r"(://[^\s:/@]{0,200}:)[^\s/@]{1,500}(?=@)")
+BEARER = re.compile(r"(?i)(\b(?:bearer|basic)[ ]+)[\w.~+/=-]{16,}")
+# A header's value may hold blanks: unless it is quoted, the rest of the line is covered.
+HEADER = re.compile(r"(?i)((?:authorization|cookie)[ \t]{0,8}[:=][ \t]{0,8})[^\s\"'\\\[{(][^\n]*")
+
+
+@lru_cache(maxsize=8)
+def _named(keys: tuple[str, ...]) -> re.Pattern[str] | None:
+    """What finds a secret's name with its value. Repetitions are bounded, or end where they fail:
+    no text takes long."""
+    if not (names := "|".join(re.escape(key) for key in keys if key)):
+        return None
+    return re.compile(rf"(?ix) (?P<lead> (?:{names}) [\w.-]{{0,40}} {BETWEEN} ) (?:{VALUE})")
+
+
+def _cover_named(match: re.Match[str]) -> str:
+    return f"{match['lead']}{match['open'] or ''}{COVER}{match['quote'] or ''}"
 
 
 def pretty(value: Any, limit: int = SHOWN_CHARACTERS) -> tuple[str, bool]:
@@ -59,16 +107,35 @@ def pretty(value: Any, limit: int = SHOWN_CHARACTERS) -> tuple[str, bool]:
     return (text, False) if len(text) <= limit else (text[:limit], True)
 
 
-def _names(signature: str) -> list[str]:
-    # The text is a rendered inspect.Signature: names, kinds and defaults.
-    names = []
-    for part in signature.strip("()").split(","):
-        name = part.strip().split("=")[0].strip()
-        if name == "*" or name.startswith("*"):
-            break
+def _names(signature: str) -> tuple[list[str], str]:
+    """Return the positional parameters' names, and the name that any further value goes by."""
+    names: list[str] = []
+    for part in _split(signature.removeprefix("(").removesuffix(")")):
+        name = part.partition("=")[0].strip()
+        if name.startswith("*"):
+            return names, name.strip("*")
         if name and name != "/":
             names.append(name)
-    return names
+    return names, ""
+
+
+def _split(parameters: str) -> list[str]:
+    """Split at the commas that part parameters, not at those within their defaults."""
+    parts, depth, quote = [""], 0, ""
+    for character in parameters:
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "\"'":
+            quote = character
+        elif character in "([{":
+            depth += 1
+        elif character in ")]}":
+            depth -= 1
+        elif character == "," and not depth:
+            parts.append("")
+            continue
+        parts[-1] += character
+    return parts
 
 
 def _cover_card(match: re.Match[str]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from django.db import transaction
 
 from jobqueue import schedules
@@ -19,6 +21,26 @@ def enable(schedule: Schedule, *, by: object = None, reason: str = "") -> bool:
 def disable(schedule: Schedule, *, by: object = None, reason: str = "") -> bool:
     """Let it tick no more; return whether it had been on."""
     return _switch(schedule, False, "disable", by, reason)
+
+
+def save(schedule: Schedule, changed: Collection[str], *, by: object = None) -> None:
+    """Store a schedule that an operator made, or the named fields of one that is there already:
+    what the leader has written meanwhile stays."""
+    is_new = schedule.pk is None
+    with transaction.atomic(using=settings().database):
+        schedule.save(using=settings().database, update_fields=None if is_new else sorted(changed))
+        kind, what = ("create", "") if is_new else ("change", ", ".join(sorted(changed)))
+        _note(schedule, kind, by, what)
+
+
+def delete(schedule: Schedule, *, by: object = None, reason: str = "") -> bool:
+    """Delete it with the memory of its ticks; its jobs stay. Return whether it was there."""
+    alias = settings().database
+    with transaction.atomic(using=alias):
+        deleted, _ = Schedule.objects.using(alias).filter(pk=schedule.pk).delete()
+        if deleted:
+            _note(schedule, "delete", by, reason)
+    return deleted > 0
 
 
 def run(schedule: Schedule, *, by: object = None, reason: str = "") -> int:

@@ -96,6 +96,8 @@ WITH RECURSIVE known(task) AS (
     UNION ALL
     (SELECT task FROM jobqueue_job WHERE state = 'SCHEDULED' ORDER BY run_at LIMIT 1000)
     UNION ALL
+    (SELECT task FROM jobqueue_job WHERE state = 'BLOCKED' ORDER BY id LIMIT 1000)
+    UNION ALL
     (SELECT task FROM jobqueue_job WHERE state = 'RUNNING' LIMIT 1000)
 )
 (SELECT task FROM known WHERE task IS NOT NULL LIMIT 1000) UNION SELECT task FROM waiting ORDER BY 1

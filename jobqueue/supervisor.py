@@ -26,6 +26,8 @@ BURST, BURST_SECONDS = 10, 60.0
 RECYCLE_PAUSE_SECONDS = 0.1
 KILL_MARGIN_SECONDS = 3.0  # after the children's own deadline
 CERTIFY_SECONDS = 2.0
+# A child whose beats fail for so long, while the database answers the supervisor, is replaced.
+STALE_SECONDS, LOOK_SECONDS = 60.0, 15.0
 STOPS = (signal.SIGTERM, signal.SIGINT)
 FORWARDED = (*STOPS, signal.SIGHUP, signal.SIGUSR2)
 WORST_FIRST = (1, 2, 5, 3, 4, 0)
@@ -62,6 +64,7 @@ class Supervisor:
         self.stopping = asyncio.Event()
         self._session = Session(conf.connection_parameters(), "supervisor")
         self._reaped: set[int] = set()  # pids whose deaths are not on record yet
+        self._silent: set[int] = set()  # pids without a beat at the last look
         self._news = asyncio.Event()
         self._pipe = (-1, -1)
 
@@ -72,15 +75,15 @@ class Supervisor:
         for number in FORWARDED:
             loop.add_signal_handler(number, self.forward, number)
         self.log.info("supervisor_started", processes=self.processes, pid=os.getpid())
-        certifier = asyncio.create_task(self._certify_always())
+        watcher = asyncio.create_task(self._watch())
         killer = asyncio.create_task(self._kill_late())
         try:
             slots = [self._slot(number) for number in range(1, self.processes + 1)]
             codes = await asyncio.gather(*slots)
         finally:
             killer.cancel()
-            certifier.cancel()
-            await asyncio.wait({killer, certifier})
+            watcher.cancel()
+            await asyncio.wait({killer, watcher})
             await self._certify(last=True)
             await self._session.close()
             for descriptor in self._pipe:
@@ -169,16 +172,38 @@ class Supervisor:
 
     # Whoever has collected a child's exit knows that it is dead, and says so.
 
-    async def _certify_always(self) -> None:
-        backoff = Backoff()
+    async def _watch(self) -> None:
+        backoff, looked = Backoff(), _now()
         while True:
-            await self._news.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(looked + LOOK_SECONDS):
+                    await self._news.wait()
             self._news.clear()
-            if await self._certify():
-                backoff.reset()
-            else:
+            if not await self._certify():
                 await asyncio.sleep(backoff.next_delay())
                 self._news.set()
+                continue
+            backoff.reset()
+            if _now() >= looked + LOOK_SECONDS:
+                looked = _now()
+                await self._end_the_silent()
+
+    async def _end_the_silent(self) -> None:
+        """Kill a child that the table shows without a beat, twice in a row: it is frozen. A look
+        without an answer says nothing, and after an outage the children beat before the second."""
+        pids = {child.pid: child for child in self.children.values()}
+        try:
+            silent = await self._session.call(
+                deaths.silent_children, CERTIFY_SECONDS, self.id, list(pids), STALE_SECONDS
+            )
+        except Exception:
+            silent = set()
+        if self.stopping.is_set():  # there is a deadline for that
+            return
+        for pid in silent & self._silent:
+            self.log.error("child_silent", pid=pid, seconds=STALE_SECONDS)
+            _send(pids[pid], signal.SIGKILL)
+        self._silent = silent - self._silent
 
     async def _certify(self, *, last: bool = False) -> bool:
         """Put the deaths on record; the leases of the dead need not be waited for."""

@@ -183,12 +183,13 @@ def signature_of(func: Callable[..., Any]) -> inspect.Signature:
 
 
 @cache
-def signature_text(func: Callable[..., Any]) -> str:
-    """Return the parameters' names and kinds: what is stored to tell an old row from a bad call."""
+def signature_text(func: Callable[..., Any], takes_context: bool = False) -> str:
+    """Return the parameters' names and kinds, without the context: what is stored to tell an old
+    row from a bad call, and to know a secret among the positional arguments by its name."""
     parameters = [
         parameter.replace(annotation=inspect.Parameter.empty)
         for parameter in signature_of(func).parameters.values()
-    ]
+    ][int(takes_context) :]
     return str(inspect.Signature(parameters))[:500]
 
 
@@ -208,7 +209,11 @@ def _positional_counts(func: Callable[..., Any]) -> range:
 def check_arguments(
     task: Task[..., Any], args: list[Any] | tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
-    """Raise TypeError when the task cannot be called with these arguments."""
+    """Raise TypeError, naming the task, when it cannot be called with these arguments."""
     lead: tuple[Any, ...] = (None,) if task.takes_context else ()
     if kwargs or len(lead) + len(args) not in _positional_counts(task.func):
-        signature_of(task.func).bind(*lead, *args, **kwargs)
+        try:
+            signature_of(task.func).bind(*lead, *args, **kwargs)
+        except TypeError as error:
+            parameters = signature_text(task.func)
+            raise TypeError(f"{task.module_path}{parameters}: {error}") from None

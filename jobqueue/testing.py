@@ -1,15 +1,43 @@
-"""Backends for test settings that know this queue's options."""
+"""For tests of one's own tasks: contexts by hand, and backends that know this queue's options."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from django.tasks import Task
+from django.tasks import Task, TaskResult, TaskResultStatus
 from django.tasks.backends.dummy import DummyBackend as DjangoDummyBackend
 from django.tasks.backends.immediate import ImmediateBackend as DjangoImmediateBackend
+from django.utils import timezone
 
+from jobqueue.context import JobContext
 from jobqueue.options import validate
-from jobqueue.tasks import JobTask
+from jobqueue.tasks import JobTask, check_arguments
+
+
+def context_for(task: Task[..., Any], *args: Any, attempt: int = 1, **kwargs: Any) -> JobContext:
+    """Return a context to call `task.func` with; its `control` is the worker's side.
+
+    Raises TypeError when the task takes no context, or cannot be called with these arguments.
+    """
+    if not isinstance(task, Task) or not task.takes_context:
+        raise TypeError(f"{task!r} takes no context: declare it with @task(takes_context=True).")
+    check_arguments(task, args, kwargs)
+    now = timezone.now()
+    result: TaskResult[..., Any] = TaskResult(
+        task=task,
+        id="1",
+        status=TaskResultStatus.RUNNING,
+        enqueued_at=now,
+        started_at=now,
+        finished_at=None,
+        last_attempted_at=now,
+        args=list(args),
+        kwargs=kwargs,
+        backend=task.backend,
+        errors=[],
+        worker_ids=["test"] * attempt,
+    )
+    return JobContext(task_result=result, number=attempt)
 
 
 class _KnowsOptions:
@@ -28,4 +56,4 @@ class DummyBackend(_KnowsOptions, DjangoDummyBackend):
     """Keeps what was enqueued in `results` and runs nothing."""
 
 
-__all__ = ["DummyBackend", "ImmediateBackend"]
+__all__ = ["DummyBackend", "ImmediateBackend", "context_for"]

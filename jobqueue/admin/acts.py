@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from django.contrib import messages
-from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.admin.models import CHANGE, DELETION, LogEntry
 from django.contrib.admin.options import get_content_type_for_model
 from django.contrib.auth.models import User
 from django.core.exceptions import PermissionDenied
@@ -54,13 +54,19 @@ def perform(
     with transaction.atomic(using=settings().database):
         changed, sentence = act.run(thing, user.get_username(), reason)
         if changed:
-            LogEntry.objects.create(
-                user_id=user.pk,
-                content_type_id=get_content_type_for_model(type(thing)).pk,
-                object_id=str(thing.pk),
-                object_repr=str(thing)[:200],
-                action_flag=CHANGE,
-                change_message=f"{act.name}: {reason}" if reason else act.name,
-            )
+            flag = DELETION if act.name == "delete" else CHANGE
+            log(user, thing, flag, f"{act.name}: {reason}" if reason else act.name)
     messages.add_message(request, messages.SUCCESS if changed else messages.WARNING, sentence)
     return redirect(home)
+
+
+def log(user: User, thing: Model, flag: int, message: str) -> None:
+    """One entry in Django's admin log."""
+    LogEntry.objects.create(
+        user_id=user.pk,
+        content_type_id=get_content_type_for_model(type(thing)).pk,
+        object_id=str(thing.pk),
+        object_repr=str(thing)[:200],
+        action_flag=flag,
+        change_message=message,
+    )

@@ -79,6 +79,12 @@ class DeskAdmin(_Base):
         # At once, not by a TemplateResponse: the viewer's zone holds during the view only.
         return render(request, f"jobqueue/admin/{template}", full, status=status)
 
+    def render_live(
+        self, request: HttpRequest, page: str, inside: str, context: dict[str, Any]
+    ) -> HttpResponse:
+        """Render a page, or only its inside, which asks for itself again."""
+        return self.render(request, inside if is_fragment(request) else page, context)
+
 
 def may(user: AbstractBaseUser | AnonymousUser | User, permission: str) -> bool:
     """Whether this user has the permission, written "app.codename"."""

@@ -10,6 +10,7 @@ from typing import Any
 from jobqueue import redact, stats
 from jobqueue.admin.acting import clock
 from jobqueue.admin.verbs import JobVerb
+from jobqueue.admin.words import BLOCKED_LOOP
 from jobqueue.conf import settings
 from jobqueue.models import Attempt, Job, JobEvent, Worker
 from jobqueue.states import FINAL, State
@@ -42,7 +43,9 @@ class Story:
     result: Shown | None
     worker: Worker | None
     timeline: list[Moment]
+    blocked: list[Blocked]
     hidden_attempts: int
+    hidden_events: bool
     verbs: list[JobVerb] = field(default_factory=list)
     causes: list[Cause] = field(default_factory=list)
 
@@ -71,12 +74,22 @@ class Story:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """One thing that happened: an attempt, or an act."""
+    """One thing that happened: an attempt, or an act; neither for the claim that runs now."""
 
     at: datetime
     attempt: Attempt | None = None
     event: JobEvent | None = None
     duration: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """A time when its handler held up a worker's event loop, and where it stood."""
+
+    id: int
+    at: datetime
+    headline: str
+    stack: str
 
 
 def percent(progress: Any) -> float | None:
@@ -110,13 +123,16 @@ def load(pk: int) -> Story | None:
     attempts = list(
         Attempt.objects.using(alias).filter(job=pk).order_by("-number")[:ATTEMPTS_SHOWN]
     )
-    events = list(JobEvent.objects.using(alias).filter(job=pk).order_by("-at")[:EVENTS_SHOWN])
+    events = list(JobEvent.objects.using(alias).filter(job=pk).order_by("-at")[: EVENTS_SHOWN + 1])
+    hidden_events = len(events) > EVENTS_SHOWN
+    events = events[:EVENTS_SHOWN]
+    _cover(job, attempts, events)
+    blocked = [_take_stack(event) for event in events if event.kind == BLOCKED_LOOP]
     timeline = [
         Moment(at=a.started_at, attempt=a, duration=a.finished_at - a.started_at) for a in attempts
     ] + [Moment(at=e.at, event=e) for e in events]
-    for attempt in attempts:
-        attempt.error_message = attempt.error_message[:TEXT_SHOWN]
-        attempt.traceback = attempt.traceback[-TEXT_SHOWN:]
+    if job.claimed_at is not None:
+        timeline.append(Moment(at=job.claimed_at))
     worker = Worker.objects.using(alias).filter(pk=job.worker).first() if job.worker else None
     return Story(
         job=job,
@@ -126,8 +142,28 @@ def load(pk: int) -> Story | None:
         result=result,
         worker=worker,
         timeline=sorted(timeline, key=lambda moment: moment.at),
+        blocked=blocked[::-1],
         hidden_attempts=max(job.attempts - len(attempts), 0),
+        hidden_events=hidden_events,
     )
+
+
+def _cover(job: Job, attempts: list[Attempt], events: list[JobEvent]) -> None:
+    """Cover the secrets in every text that somebody else's code may have put there."""
+    job.progress = redact.redact(job.progress)
+    job.cancel_reason = redact.text(job.cancel_reason)
+    for attempt in attempts:
+        attempt.error_message = redact.text(attempt.error_message)[:TEXT_SHOWN]
+        attempt.traceback = redact.text(attempt.traceback)[-TEXT_SHOWN:]
+    for event in events:
+        event.note = redact.text(event.note)[:TEXT_SHOWN]
+
+
+def _take_stack(event: JobEvent) -> Blocked:
+    """Part the stack from its headline, which alone stays in the timeline."""
+    headline, _, stack = event.note.partition("\n")
+    event.note = headline.removesuffix(" at:")
+    return Blocked(event.pk, event.at, event.note, stack)
 
 
 def _values(job: Job) -> tuple[Shown, Shown, Shown | None, datetime | None]:

@@ -35,14 +35,15 @@ class JobAdmin(DeskAdmin):
     def list_page(self, request: HttpRequest) -> HttpResponse:
         """The list: tabs, filters, one page."""
         filters = Filters.read(request.GET)
-        after = request.GET.get("after", "")[:1000]
-        page = joblist.fetch(filters, after)
+        after, before = (request.GET.get(name, "")[:1000] for name in ("after", "before"))
+        page = joblist.fetch(filters, after, before)
         figures = stats.figures()
         context = {
             "title": _("Jobs"),
             "filters": filters,
             "page": page,
-            "after": after,
+            "inside": bool(after or before),
+            "on": "before" if before else "after",
             "now": figures.now,
             "tabs": [
                 (
@@ -59,6 +60,7 @@ class JobAdmin(DeskAdmin):
             "verbs": self.verbs_for_list(request, filters),
             "text_window": joblist.TEXT_WINDOW,
             "window": joblist.WINDOW,
+            "each_waiting": joblist.EACH_WAITING,
         }
         return self.render(request, "job_list.html", context)
 

@@ -73,7 +73,7 @@ class QueueAdmin(DeskAdmin):
             "now": acting.clock(),
             "may_pause": may(request.user, "jobqueue.pause_queue"),
         }
-        return self.render(request, "queue_list.html", context)
+        return self.render_live(request, "queue_list.html", "queue_live.html", context)
 
     def queue_page(self, request: HttpRequest, pk: str) -> HttpResponse:
         """Django's log links here; a queue's story is its list of ready jobs."""

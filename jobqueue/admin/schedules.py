@@ -5,17 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
+from typing import cast
 
-from django.contrib import admin
+from django.contrib import admin, messages
+from django.contrib.admin.models import ADDITION
+from django.contrib.admin.models import CHANGE as CHANGED
+from django.contrib.auth.models import User
+from django.core.exceptions import PermissionDenied
+from django.db import transaction
 from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect
 from django.urls import URLPattern, reverse
+from django.utils.dateformat import format as date_format
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from jobqueue import cron, redact, schedule_acts
 from jobqueue.admin import acting
-from jobqueue.admin.acts import Act, perform
+from jobqueue.admin.acts import Act, log, perform
 from jobqueue.admin.desk import DeskAdmin, may
+from jobqueue.admin.schedule_form import ScheduleForm, covered
 from jobqueue.conf import settings
 from jobqueue.exceptions import JobQueueError
 from jobqueue.models import Schedule
@@ -24,6 +33,7 @@ from jobqueue.tasks import UnknownTask
 SHOWN = 200
 PREVIEWED = 10
 LAST_TICKS = 20
+ADD, CHANGE = "jobqueue.add_schedule", "jobqueue.change_schedule"
 
 
 def _enable(schedule: Schedule, by: str, reason: str) -> tuple[bool, str]:
@@ -38,11 +48,17 @@ def _disable(schedule: Schedule, by: str, reason: str) -> tuple[bool, str]:
     return changed, text % {"name": schedule.name}
 
 
+def _delete(schedule: Schedule, by: str, reason: str) -> tuple[bool, str]:
+    deleted = schedule_acts.delete(schedule, by=by, reason=reason)
+    text = _("Deleted %(name)s.") if deleted else _("The schedule %(name)s was gone already.")
+    return deleted, text % {"name": schedule.name}
+
+
 def _run(schedule: Schedule, by: str, reason: str) -> tuple[bool, str]:
     try:
         job = schedule_acts.run(schedule, by=by, reason=reason)
     except (UnknownTask, JobQueueError, TypeError, ValueError) as error:
-        return False, _("It cannot run: %(error)s") % {"error": error}
+        return False, _("It cannot run: %(error)s") % {"error": redact.text(str(error))}
     return True, _("Enqueued as job %(id)s.") % {"id": job}
 
 
@@ -71,6 +87,17 @@ ACTS = {
             question=gettext_lazy("Its job is enqueued now, beside its ticks."),
             run=_run,
         ),
+        Act(
+            name="delete",
+            permission="jobqueue.delete_schedule",
+            label=gettext_lazy("Delete"),
+            question=gettext_lazy(
+                "It ticks no more, and its last ticks are forgotten. One that is declared in code "
+                "comes back when a worker starts."
+            ),
+            run=_delete,
+            dangerous=True,
+        ),
     )
 }
 
@@ -94,7 +121,7 @@ def preview(schedule: Schedule, now: datetime) -> tuple[list[Tick], str]:
     ticks, offset = [], now.astimezone(zone).utcoffset()
     for tick in coming:
         local = tick.astimezone(zone)
-        wall = f"{local:%a %Y-%m-%d %H:%M %Z}"
+        wall = date_format(local, "D Y-m-d H:i T")
         ticks.append(Tick(tick, wall, local.utcoffset() != offset))
         offset = local.utcoffset()
     return ticks, ""
@@ -109,31 +136,39 @@ class ScheduleAdmin(DeskAdmin):
     def get_urls(self) -> list[URLPattern]:
         return [
             self.route("", self.list_page, "changelist"),
+            self.route("new/", self.new_page, "new"),
             self.route("<int:pk>/", self.schedule_page, "change"),
+            self.route("<int:pk>/edit/", self.edit_page, "edit"),
             self.route("<int:pk>/act/<slug:name>/", self.act, "act"),
         ]
 
     def list_page(self, request: HttpRequest) -> HttpResponse:
         """All schedules with their next and last run."""
         rows = Schedule.objects.using(settings().database).order_by("name")
-        context = {"title": _("Schedules"), "now": acting.clock(), "schedules": rows[:SHOWN]}
+        context = {
+            "title": _("Schedules"),
+            "now": acting.clock(),
+            "schedules": rows[:SHOWN],
+            "may_add": may(request.user, ADD),
+        }
         return self.render(request, "schedule_list.html", context)
 
     def schedule_page(self, request: HttpRequest, pk: int) -> HttpResponse:
         """One schedule: its next ten ticks, and its last ones."""
         schedule, now = self._get(pk), acting.clock()
         ticks, fault = preview(schedule, now)
-        args, fault_free = redact.redact([schedule.args, schedule.kwargs]), not fault
-        wanted = {"run", "disable" if schedule.enabled else "enable"}
+        args = covered(schedule)
+        wanted = {"run", "delete", "disable" if schedule.enabled else "enable"}
         context = {
             "title": schedule.name,
             "schedule": schedule,
             "now": now,
-            "ticks": ticks if schedule.enabled and fault_free else [],
+            "ticks": ticks if schedule.enabled and not fault else [],
             "fault": fault,
             "last": list(schedule.ticks.order_by("-tick_at")[:LAST_TICKS]),
             "args": redact.pretty(args[0])[0],
             "kwargs": redact.pretty(args[1])[0],
+            "may_edit": schedule.origin == Schedule.Origin.ADMIN and may(request.user, CHANGE),
             "acts": [
                 act
                 for act in ACTS.values()
@@ -142,9 +177,38 @@ class ScheduleAdmin(DeskAdmin):
         }
         return self.render(request, "schedule.html", context)
 
+    def new_page(self, request: HttpRequest) -> HttpResponse:
+        """Make one."""
+        if not may(request.user, ADD):
+            raise PermissionDenied
+        return self._form(request, None, _("New schedule"))
+
+    def edit_page(self, request: HttpRequest, pk: int) -> HttpResponse:
+        """Change one that an operator made; the code's own are changed in the code."""
+        schedule = self._get(pk)
+        if not may(request.user, CHANGE) or schedule.origin != Schedule.Origin.ADMIN:
+            raise PermissionDenied
+        return self._form(request, schedule, str(schedule))
+
+    def _form(self, request: HttpRequest, schedule: Schedule | None, title: str) -> HttpResponse:
+        form = ScheduleForm(request.POST or None, instance=schedule)
+        if request.method != "POST" or not form.is_valid():
+            context = {"title": title, "form": form, "schedule": schedule}
+            return self.render(request, "schedule_form.html", context)
+        user, changed = cast(User, request.user), form.changed_data
+        saved = form.save(commit=False)
+        with transaction.atomic(using=settings().database):
+            if changed:
+                schedule_acts.save(saved, changed, by=user)
+                log(user, saved, ADDITION if schedule is None else CHANGED, ", ".join(changed))
+        messages.success(request, _("Saved %(name)s.") % {"name": saved.name})
+        return redirect("admin:jobqueue_schedule_change", saved.pk)
+
     def act(self, request: HttpRequest, pk: int, name: str) -> HttpResponse:
-        """Enable, disable, or run now."""
+        """Enable, disable, run now, or delete."""
         home = reverse("admin:jobqueue_schedule_change", args=[pk])
+        if name == "delete":
+            home = reverse("admin:jobqueue_schedule_changelist")
         return perform(self, request, ACTS.get(name), self._get(pk), home)
 
     def _get(self, pk: int) -> Schedule:

@@ -11,6 +11,7 @@ from django.urls import URLPattern
 from django.utils.translation import gettext as _
 
 from jobqueue import stats
+from jobqueue.admin import words
 from jobqueue.admin.acting import clock
 from jobqueue.admin.desk import DeskAdmin
 from jobqueue.conf import settings
@@ -20,6 +21,8 @@ from jobqueue.states import Phase, State
 SHOWN = 100
 # What a stop report counts, in the order of the page.
 COUNTS = ("completed", "interrupted", "returned", "unrecorded")
+# PostgreSQL does not keep the order of an object's keys.
+ORDER = {name: place for place, name in enumerate(words.REPORT)}
 
 
 @admin.register(Worker)
@@ -48,7 +51,7 @@ class WorkerAdmin(DeskAdmin):
             "leader": lease,
             "counts": COUNTS,
         }
-        return self.render(request, "worker_list.html", context)
+        return self.render_live(request, "worker_list.html", "worker_list_live.html", context)
 
     def worker_page(self, request: HttpRequest, pk: UUID) -> HttpResponse:
         """One process, what it runs, and its stop report."""
@@ -62,9 +65,9 @@ class WorkerAdmin(DeskAdmin):
             "now": clock(),
             "worker": worker,
             "running": list(running[:SHOWN]),
-            "report": list(report.items()),
+            "report": sorted(report.items(), key=lambda item: ORDER.get(item[0], len(ORDER))),
         }
-        return self.render(request, "worker.html", context)
+        return self.render_live(request, "worker.html", "worker_live.html", context)
 
 
 def _stopped(worker: Worker) -> dict[str, Any]:

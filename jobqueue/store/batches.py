@@ -1,4 +1,4 @@
-"""One small transaction a batch, under a timeout that the server keeps."""
+"""One small transaction a batch, under timeouts that the server keeps."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from psycopg import AsyncConnection
 
 Connection = AsyncConnection[Any]
 
-TIMEOUT = """
-SELECT set_config('statement_timeout', %(milliseconds)s, true)
+# Also between the statements: a leader that is frozen or cut off in the middle of a batch must not
+# keep its rows, a schedule's among them, from its successor.
+TIMEOUTS = """
+SELECT set_config('statement_timeout', %(milliseconds)s, true),
+    set_config('idle_in_transaction_session_timeout', %(milliseconds)s, true)
 """
 
 
@@ -23,12 +26,13 @@ async def in_batch[**P, T](
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> T:
-    """Run one verb in a transaction of its own, under a timeout that the server keeps.
+    """Run one verb in a transaction of its own; no statement, and no pause between two, may take
+    longer than `seconds`.
 
     Local to the transaction, so that behind a pooler no other session inherits it.
     """
     async with connection.transaction():
-        await connection.execute(TIMEOUT, {"milliseconds": str(int(seconds * 1000))})
+        await connection.execute(TIMEOUTS, {"milliseconds": str(int(seconds * 1000))})
         return await verb(connection, *args, **kwargs)
 
 

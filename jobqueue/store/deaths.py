@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from psycopg import AsyncConnection
-from psycopg.rows import class_row
+from psycopg.rows import class_row, scalar_row
 
 Connection = AsyncConnection[Any]
 
@@ -92,3 +92,20 @@ async def certify_reaped(
     cursor = connection.cursor(row_factory=class_row(Death))
     await cursor.execute(CERTIFY_REAPED, {"supervisor": supervisor, "pids": list(pids)})
     return await cursor.fetchall()
+
+
+SILENT_CHILDREN = """
+SELECT pid FROM jobqueue_worker
+WHERE supervisor = %(supervisor)s AND pid = ANY(%(pids)s::int[]) AND died_at IS NULL
+  AND phase <> 'STOPPED' AND last_seen_at <= clock_timestamp() - %(silence)s * interval '1 second'
+"""
+
+
+async def silent_children(
+    connection: Connection, supervisor: str, pids: Sequence[int], silence: float
+) -> set[int]:
+    """Return those of a supervisor's children that nobody has heard of for `silence` seconds."""
+    cursor = connection.cursor(row_factory=scalar_row)
+    told = {"supervisor": supervisor, "pids": list(pids), "silence": silence}
+    await cursor.execute(SILENT_CHILDREN, told)
+    return set(await cursor.fetchall())

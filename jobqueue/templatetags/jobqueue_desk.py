@@ -11,6 +11,8 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
+from jobqueue import redact
+from jobqueue.admin import words
 from jobqueue.admin.jobpage import percent
 from jobqueue.models.attempt import OUTCOME_LABELS
 from jobqueue.models.job import STATE_LABELS
@@ -18,6 +20,7 @@ from jobqueue.stats import Count
 
 register = template.Library()
 register.filter("percent", percent)
+register.filter("covered", redact.text)
 
 NOTHING = "\N{EN DASH}"
 MINUTE, HOUR, DAY = 60, 3600, 86400
@@ -98,6 +101,26 @@ def state_label(value: str) -> str:
 @register.filter
 def outcome_label(value: str) -> str:
     return str(OUTCOME_LABELS.get(value, value))  # type: ignore[call-overload]
+
+
+@register.filter
+def reason_label(value: str) -> str:
+    return str(words.REASONS.get(value, value))
+
+
+@register.filter
+def phase_label(value: str) -> str:
+    return str(words.PHASES.get(value, value))
+
+
+@register.filter
+def act_label(value: str) -> str:
+    return str(words.ACTS.get(value, value))
+
+
+@register.filter
+def report_label(value: str) -> str:
+    return str(words.REPORT.get(value, value))
 
 
 @register.filter

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import structlog
@@ -44,10 +44,11 @@ class Crew:
         *,
         on_beat: Callable[[], None],
         leave_hard: Callable[[str], None],
+        tell_finished: Callable[[Sequence[int]], object],
     ) -> None:
         worker = identity.id
         self.outages, self.stopping = Outages(), shutdown.requested.is_set
-        self.lanes, self.receivers = Lanes(), Receivers(str(worker))
+        self.lanes, self.receivers = Lanes(), Receivers(str(worker), tell_finished)
         self.reports = Reports(self.receivers)
         self.claiming, self.finishing, self.beating, self.watching = self.sessions = [
             Session(parameters, purpose) for purpose in ("claim", "finish", "beat", "watch")
@@ -77,7 +78,12 @@ class Crew:
         self.news = News(str(worker))
         self.leader: Leader | None = None
         if orders.lead:
-            self.leader = Leader(parameters=parameters, worker=worker, settings=settings)
+            self.leader = Leader(
+                parameters=parameters,
+                worker=worker,
+                settings=settings,
+                outages=self.outages,
+            )
         self.listener: Listener | None = None
         if settings.notify:
             self.listener = Listener(parameters, worker, self.news, self._patience("listen"))
@@ -114,6 +120,7 @@ class Crew:
             self.claimer.is_told = lambda: listener.is_proven
             self.claimer.tell_ready = self.finisher.tell_ready
         if self.leader is not None:
+            self.leader.sweeping.on_final = self.receivers.swept
             self.news.on_vacant = self.leader.vacant
             self.news.on_scheduled = self.leader.scheduled
             self.news.on_died = self.leader.sweep_now

@@ -153,7 +153,7 @@ class Executor:
         """Set up the attempt's own context; return the handler as a call without arguments."""
         claim, loop = held.claim, asyncio.get_running_loop()
         held.started = True
-        held.control.on_progress = partial(_from_any_thread, loop, self._note_progress, held)
+        held.control.on_progress = partial(self._to_loop, loop, self._note_progress, held)
         if options.timeout is not None:
             held.timer = loop.call_later(options.timeout, self.stop, held, Stop.TIMEOUT)
         self.receivers.started(held)
@@ -185,7 +185,17 @@ class Executor:
             call = partial(self.recorder.run, held, call)
         interruptible = options.interruptible
         future = run_function(held, self.lanes, call, settle, interruptible=interruptible)
-        future.add_done_callback(partial(_from_any_thread, loop, self._conclude_function, held))
+        future.add_done_callback(partial(self._to_loop, loop, self._conclude_function, held))
+
+    def _to_loop(
+        self, loop: asyncio.AbstractEventLoop, call: Callable[..., Any], *args: Any
+    ) -> None:
+        """From any thread. The worker's own context goes along: a lane's thread has none, and what
+        is logged of the outcome bears the worker's id."""
+        try:
+            loop.call_soon_threadsafe(call, *args, context=self._context.copy())
+        except RuntimeError:
+            log.debug("loop_closed")  # the worker is gone; a handler outlived it
 
     def _settle(
         self, held: Held, options: Options, value: Any, error: BaseException | None
@@ -241,10 +251,3 @@ def _resolve_in_lane(lane: Lane, path: str) -> Task[..., Any]:
         raise tasks.UnknownTask(f"importing {path} failed: {error!r}") from None
     finally:
         lane.tidy()
-
-
-def _from_any_thread(loop: asyncio.AbstractEventLoop, call: Callable[..., Any], *args: Any) -> None:
-    try:
-        loop.call_soon_threadsafe(call, *args)
-    except RuntimeError:
-        log.debug("loop_closed")  # the worker is gone; a handler outlived it

@@ -20,6 +20,7 @@ from jobqueue.worker.held import Held, Registry, Stop
 from jobqueue.worker.kernel import Neighbours
 from jobqueue.worker.leader import Leader
 from jobqueue.worker.listener import Listener
+from jobqueue.worker.vacancy import Vacancy
 from jobqueue.worker.weather import Patience
 
 # However many cancels are asked for, there are at most so many beats: one in as many seconds.
@@ -55,6 +56,7 @@ class Heartbeat:
         self.phase, self.on_beat, self.leave = phase, on_beat, leave
         self.neighbours = Neighbours(session, identity.id, settings)
         self.notes: deque[events.Note] = deque(maxlen=NOTES_KEPT)  # written behind a good beat
+        self.vacancy = Vacancy(settings.leader_lease_seconds)
         self.good_at = time.monotonic()
         self.overdue = True  # scheduled jobs wait that no leader has promoted
         self.on_overdue: Callable[[], None] = lambda: None
@@ -154,6 +156,7 @@ class Heartbeat:
         self.overdue = answer.overdue
         if answer.overdue:
             self.on_overdue()
+        self.vacancy.seen(vacant=answer.leader_vacant)
         if self.leader is not None:
             self.leader.vacant() if answer.leader_vacant else self.leader.occupied()
 

@@ -14,9 +14,10 @@ from jobqueue.conf import LEADER_TRUST_MARGIN_SECONDS, Settings
 from jobqueue.store import leadership, promotion
 from jobqueue.store.connections import Backoff, Session
 from jobqueue.store.failures import is_weather
-from jobqueue.worker.maintenance import UNEXPECTED_IN_A_ROW, Maintenance, StuckError
+from jobqueue.worker.maintenance import Maintenance, StuckError
 from jobqueue.worker.sweeping import Sweeping
 from jobqueue.worker.ticking import Ticking
+from jobqueue.worker.weather import Outages, Patience
 
 LOOK_SECONDS = 5.0
 ELECT_SECONDS = 2.0
@@ -37,25 +38,32 @@ class Leader:
     the clock, so it is false from the moment the trust ends, whatever runs or waits then.
     """
 
-    def __init__(self, *, parameters: dict[str, Any], worker: UUID, settings: Settings) -> None:
+    def __init__(
+        self,
+        *,
+        parameters: dict[str, Any],
+        worker: UUID,
+        settings: Settings,
+        outages: Outages | None = None,
+    ) -> None:
         self.worker, self.settings = worker, settings
+        self.outages = outages or Outages()  # the worker's: together they say it once
         self.log = log.bind(worker=str(worker))
         self._session = Session(parameters, "leader")
         self._work = Session(parameters, "maintenance")
-        self._sweeping = Sweeping(self._work, worker=worker, settings=settings, wake=self._wake)
-        ticking = Ticking(self._work, worker=worker, settings=settings, wake=self._wake)
-        steps = [*self._sweeping.steps(), *ticking.steps()]
-        self._maintenance = Maintenance(steps, patience=settings.leader_lease_seconds)
-        self._look = asyncio.Event()
-        self._stopping = asyncio.Event()
-        self._over = asyncio.Event()
+        self._maintenance = work = Maintenance(
+            patience=settings.leader_lease_seconds, outages=self.outages
+        )
+        self.sweeping = Sweeping(self._work, worker=worker, settings=settings, wake=work.wake)
+        ticking = Ticking(self._work, worker=worker, settings=settings, wake=work.wake)
+        work.add(*self.sweeping.steps(), *ticking.steps())
+        self._look, self._stopping, self._over = (asyncio.Event() for _ in range(3))
         self._over.set()  # until run() begins
         self._term: int | None = None
         self._trust_end = 0.0
         self._informed = -LOOK_SECONDS
-        self._weather = Backoff()
-        self._unexpected = 0
-        self._unable = 0  # wins in a row without a working service
+        self._candidacy, self._office = (Patience(p, self.outages) for p in ("elect", "lead"))
+        self._broken, self._unable = False, 0  # unable: wins in a row without a working service
         self._look.set()  # a first look without being asked
 
     @property
@@ -68,42 +76,42 @@ class Leader:
 
     def vacant(self) -> None:
         """A beat, or the leader that left, says that nobody leads."""
-        self._informed = _now()
+        self._heard()
         if not self._stopping.is_set() and self._term is None:
             self._look.set()
 
     def occupied(self) -> None:
         """A beat saw a leader: this worker need not ask for itself."""
+        self._heard()
+
+    def _heard(self) -> None:
         self._informed = _now()
+        if self._term is None:  # nothing of ours could find the database back
+            for purpose in ("elect", "lead", "renew", "maintenance"):
+                self.outages.end(purpose)
 
     def scheduled(self, at: float) -> None:
-        """A job falls due at this moment (epoch seconds of the database's clock)."""
+        """A job falls due then (epoch seconds of the database's clock)."""
         if self.is_leading:
-            self._sweeping.scheduled(at)
+            self.sweeping.scheduled(at)
 
     def sweep_now(self) -> None:
         """A death was certified."""
         if self.is_leading:
-            self._wake("reclaim", _now())
+            self._maintenance.wake("reclaim", _now())
 
     def reconnect(self) -> None:
         """Open fresh connections before the next use."""
         self._session.renew()
         self._work.renew()
 
-    def _wake(self, name: str, moment: float) -> None:
-        self._maintenance.wake(name, moment)
-
     async def resign(self) -> None:
-        """Start of the shutdown: never lead again; returns when the role is given back, or could
-        not be in time."""
+        """Never lead again; returns when the role is given back, or could not be in time."""
         self._stopping.set()
         self._look.set()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ELECT_SECONDS + RESIGN_SECONDS):
                 await self._over.wait()
-
-    # The service.
 
     async def run(self) -> None:
         """Elections and terms, until resigned. Lets out what went wrong five times in a row."""
@@ -140,29 +148,25 @@ class Leader:
         elect = self._session.call(leadership.elect, ELECT_SECONDS, self.worker, lease)
         try:
             term = await elect
-            if term is None:
-                await self._session.close()  # a follower keeps no connection
-            else:
-                await self._lead(term, start + lease - LEADER_TRUST_MARGIN_SECONDS)
         except Exception as error:
-            await self._missed(error)
+            await self._try_again(self._candidacy.failed(error))
+            return
+        self._candidacy.succeeded()
+        if term is None:
+            await self._session.close()  # a follower keeps no connection
+            return
+        try:
+            await self._lead(term, start + lease - LEADER_TRUST_MARGIN_SECONDS)
+        except Exception as error:
+            if self._broken:
+                raise
+            await self._try_again(self._office.failed(error))
         else:
-            self._weather.reset()
-            self._unexpected = 0
+            self._office.succeeded()
 
-    async def _missed(self, error: Exception) -> None:
-        """Weather: try again later, calmly. Anything else may not go on for ever."""
-        if is_weather(error):
-            self.log.info("leader_election_failed", error=repr(error))
-        else:
-            self._unexpected += 1
-            self.log.error("leader_election_failed", exc_info=error)
-            if self._unexpected >= UNEXPECTED_IN_A_ROW:
-                raise error
-        await self._pause(self._weather.next_delay())
+    async def _try_again(self, seconds: float) -> None:
+        await self._pause(seconds)
         self._look.set()
-
-    # One term.
 
     async def _lead(self, term: int, trust_end: float) -> None:
         """Lead while the lease is trusted; then stop everything, and give the role back."""
@@ -173,12 +177,12 @@ class Leader:
             await self._hand_back(term)
             self._unable += 1
             self.log.warning("leader_unable", term=term, in_a_row=self._unable)
-            await self._pause(self.settings.leader_lease_seconds * random.uniform(1, 2))  # noqa: S311
+            await self._rest(self.settings.leader_lease_seconds)
             return
         self._term, self._trust_end = term, trust_end
         self.log.info("leader_elected", term=term)
         try:
-            await self._office(term)
+            await self._serve(term)
         finally:
             self._term = None
 
@@ -199,7 +203,7 @@ class Leader:
             await self._pause(wait)
         return False
 
-    async def _office(self, term: int) -> None:
+    async def _serve(self, term: int) -> None:
         why, rest, bug = "trust ended", LEADER_TRUST_MARGIN_SECONDS, None
         unable, self._unable = self._unable, 0
         try:
@@ -215,7 +219,7 @@ class Leader:
         except* TimeoutError:
             self._term = None
         except* Exception as failed:
-            bug = _first(failed)
+            bug = failed.exceptions[0]
             why = repr(bug)
         self._term = None
         await self._leave(term, why, rest)
@@ -235,7 +239,7 @@ class Leader:
             raise
         except Exception:
             self._term = None
-            self._unexpected = UNEXPECTED_IN_A_ROW - 1  # the step has tried that often
+            self._broken = True  # the step has tried often enough
             raise
 
     async def _keep(self, term: int, scope: asyncio.Timeout) -> None:
@@ -253,12 +257,13 @@ class Leader:
                 if not is_weather(error):
                     self._term = None
                     raise
-                self.log.warning("leader_renewal_failed", term=term, error=repr(error))
+                self.outages.begin("renew", error)
                 wait = backoff.next_delay()
                 continue
             if not kept:
                 self._term = None
                 raise EndOfTermError("deposed")
+            self.outages.end("renew")
             self._trust_end = start + lease - LEADER_TRUST_MARGIN_SECONDS
             scope.reschedule(self._trust_end)
             backoff.reset()
@@ -271,30 +276,24 @@ class Leader:
             self.log.info("leader_resigned", term=term, given_back=given_back)
             return
         self.log.warning("leader_lost", term=term, reason=why, given_back=given_back)
-        # Others first: whoever has just failed at it should not win again at once.
-        await self._pause(rest * random.uniform(1, 2))  # noqa: S311
+        await self._rest(rest)
+
+    async def _rest(self, seconds: float) -> None:
+        """Others first: whoever has just failed at it should not win again at once."""
+        await self._pause(seconds * random.uniform(1, 2))  # noqa: S311
 
     async def _hand_back(self, term: int) -> bool:
         """Resign, and tell the others once that has committed. Bounded; never raises."""
-        resign = self._session.call(leadership.resign, RESIGN_SECONDS, self.worker, term)
+        session = self._session
         try:
-            given_back = await resign
+            given_back = await session.call(leadership.resign, RESIGN_SECONDS, self.worker, term)
             if given_back and self.settings.notify:
-                note = ['{"kind": "leader"}']
-                await self._session.call(promotion.notify, RESIGN_SECONDS, note)
+                await session.call(promotion.notify, RESIGN_SECONDS, ['{"kind": "leader"}'])
         except Exception as error:
-            self.log.warning("leader_resign_failed", term=term, error=repr(error))
+            self.log.debug("leader_resign_failed", term=term, error=repr(error))
             return False
         return given_back
 
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
-
-
-def _first(group: BaseExceptionGroup[Exception]) -> Exception:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    assert isinstance(error, Exception)  # noqa: S101
-    return error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from math import inf
 
@@ -14,6 +14,7 @@ from psycopg.errors import QueryCanceled
 
 from jobqueue.store.connections import Backoff
 from jobqueue.store.failures import is_weather
+from jobqueue.worker.weather import Outages
 
 UNEXPECTED_IN_A_ROW = 5
 # A step that was asked for again and again still leaves room for the others.
@@ -50,11 +51,17 @@ class Step:
 class Maintenance:
     """Runs the steps in the order in which they fall due. Kept over the terms of one process."""
 
-    def __init__(self, steps: Iterable[Step], *, patience: float) -> None:
-        self.steps = {step.name: step for step in steps}
+    def __init__(self, *steps: Step, patience: float, outages: Outages | None = None) -> None:
+        self.steps: dict[str, Step] = {}
+        self.add(*steps)
         self.patience = patience
+        self.outages = outages or Outages()
         self._woken = asyncio.Event()
         self._failing_since: float | None = None  # no step has succeeded since
+
+    def add(self, *steps: Step) -> None:
+        """Put further steps into the table."""
+        self.steps |= {step.name: step for step in steps}
 
     def wake(self, name: str, moment: float) -> None:
         """Have a step run at this moment of the loop's clock."""
@@ -93,6 +100,7 @@ class Maintenance:
             self._failed(step, error)
             return
         self._failing_since = None
+        self.outages.end("maintenance")
         step.weather.reset()
         step.trouble.reset()
         step.unexpected = 0
@@ -109,7 +117,9 @@ class Maintenance:
             step.due = now + step.trouble.next_delay()
             return
         failures = step.weather.failures + 1
-        if failures & (failures - 1) == 0:  # a long outage makes few lines
+        if not _is_from_this_statement(error):
+            self.outages.begin("maintenance", error)
+        elif failures & (failures - 1) == 0:  # a long trouble makes few lines
             log.warning("maintenance_failed", step=step.name, error=repr(error), failures=failures)
         if isinstance(error, QueryCanceled):
             self._shrink(step, now)
@@ -128,3 +138,9 @@ class Maintenance:
             step.limit = max(1, step.limit // 4)
             step.timeouts.clear()
             log.warning("maintenance_batch_smaller", step=step.name, limit=step.limit)
+
+
+def _is_from_this_statement(error: Exception) -> bool:
+    """Whether the server answered: a timeout, a lock, a deadlock. Else it is away for all steps."""
+    state = getattr(error, "sqlstate", None) or ""
+    return state == QueryCanceled.sqlstate or state[:2] in {"40", "55"}

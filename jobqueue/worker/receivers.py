@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -37,8 +37,10 @@ class Receivers:
     connections of its own.
     """
 
-    def __init__(self, worker: str) -> None:
-        self._worker = worker
+    def __init__(
+        self, worker: str, tell_finished: Callable[[Sequence[int]], object] = lambda ids: None
+    ) -> None:
+        self._worker, self._tell_finished = worker, tell_finished
         self._lane: Lane | None = None
         self._is_heard = _is_heard(logging.INFO)
 
@@ -92,19 +94,24 @@ class Receivers:
             result.errors.append(error)
         self._send_well(task_finished, result, logging.ERROR if failed else logging.INFO)
 
+    def swept(self, ids: Sequence[int]) -> None:
+        """The leader has ended these jobs: those who have connected to the signal hear of it."""
+        if _has_own(task_finished):
+            self._apart(self._tell_finished, ids)
+
     def _send_well(self, signal: Signal, result: TaskResult[..., Any], level: int) -> None:
         """At once where nobody listens but Django, whose line is quickly written; else apart: a
         project's receiver, or its logging handler, may well send an e-mail."""
         heard = django_log.isEnabledFor(level)
         if _has_own(signal) or (heard and not _logs_quickly(level)):
-            self._send_apart(signal, result)
+            self._apart(_send, signal, result)
         elif heard:
             _send(signal, result)
 
-    def _send_apart(self, signal: Signal, result: TaskResult[..., Any]) -> Future[None]:
+    def _apart(self, call: Callable[..., object], *args: Any) -> None:
         if self._lane is None:
             self._lane = Lane("signals")
-        return self._lane.submit(_send_in_lane, self._lane, signal, result)
+        self._lane.submit(_call_in_lane, self._lane, call, *args)
 
     def flush(self) -> Future[None] | None:
         """Return a future that is done when everything sent so far has been received."""
@@ -143,10 +150,12 @@ def _logs_quickly(level: int) -> bool:
     )
 
 
-def _send_in_lane(lane: Lane, signal: Signal, result: TaskResult[..., Any]) -> None:
+def _call_in_lane(lane: Lane, call: Callable[..., object], *args: Any) -> None:
     lane.prepare()
     try:
-        _send(signal, result)
+        call(*args)
+    except Exception:
+        log.exception("signal_not_sent")
     finally:
         lane.tidy()
 

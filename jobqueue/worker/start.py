@@ -11,7 +11,6 @@ import psycopg
 import structlog
 
 from jobqueue import migrations
-from jobqueue.conf import Settings
 from jobqueue.store import workers
 from jobqueue.store.connections import Backoff, Session
 from jobqueue.store.failures import is_refused, is_weather
@@ -28,11 +27,10 @@ class CannotStartError(Exception):
     """The worker could not go on; the message is one sentence for the operator."""
 
 
-async def first_contact(
-    session: Session, identity: Identity, settings: Settings, shutdown: Shutdown
-) -> None:
-    """Check the tables and register, waiting while the database is away. Raises CannotStartError
-    for what no waiting mends: a refused login, missing tables, missing rights."""
+async def first_contact(session: Session, identity: Identity, shutdown: Shutdown) -> bool:
+    """Check the tables and register, waiting while the database is away; whether it was reached
+    before the shutdown. Raises CannotStartError for what no waiting mends: a refused login, missing
+    tables, missing rights."""
     backoff, told = Backoff(0.2, 5.0), False
     while not shutdown.requested.is_set():
         try:
@@ -40,18 +38,17 @@ async def first_contact(
             if obstacle is not None:
                 raise CannotStartError(obstacle)
             await session.call(workers.register, CALL_SECONDS, identity)
-            return
-        except psycopg.Error as error:
-            if is_refused(error) or not is_weather(error):
+            return True
+        except (psycopg.Error, OSError) as error:
+            if isinstance(error, psycopg.Error) and (is_refused(error) or not is_weather(error)):
                 raise CannotStartError(_sentence(error)) from None
             if not told:
                 log.warning("database_unreachable", purpose="start", error=str(error).strip())
                 told = True
-        except OSError as error:
-            log.warning("database_unreachable", purpose="start", error=str(error))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(backoff.next_delay()):
                 await shutdown.requested.wait()
+    return False
 
 
 def _newest_migration() -> str:

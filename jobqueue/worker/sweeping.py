@@ -15,7 +15,7 @@ from psycopg import AsyncConnection
 
 from jobqueue import backoff
 from jobqueue.conf import DAY, Settings
-from jobqueue.states import State
+from jobqueue.states import FINAL, State
 from jobqueue.store import lookout, minutes, promotion, reclaims, sweeps, tidying
 from jobqueue.store.batches import Swept, in_batch
 from jobqueue.store.connections import Session
@@ -46,6 +46,7 @@ class Sweeping:
     ) -> None:
         self.session, self.worker, self.settings = session, worker, settings
         self.wake = wake
+        self.on_final: Callable[[Sequence[int]], None] = lambda ids: None  # jobs that ended here
         self.actor = f"leader {worker}"
         self.retention = {
             state: age for state, age in settings.retention.items() if age is not None
@@ -110,8 +111,8 @@ class Sweeping:
         if swept:
             workers = sorted({str(job.worker) for job in swept})
             log.warning("jobs_reclaimed", count=len(swept), workers=workers)
+        self._report(swept)
         for job in swept:
-            _report(job)
             if job.state == State.SCHEDULED:
                 self.scheduled(job.run_at)
         await self._tell({job.queue for job in swept if job.state == State.READY})
@@ -124,8 +125,7 @@ class Sweeping:
             lambda connection: sweeps.expirable(connection, limit, unknown, self.refused),
             lambda connection, ids: sweeps.expire(connection, ids, unknown, self.actor),
         )
-        for job in swept:
-            _report(job)
+        self._report(swept)
         return picked >= limit and bool(swept)
 
     async def prune(self, limit: int) -> bool:
@@ -168,6 +168,12 @@ class Sweeping:
             age = max(ages, default=TICKS_KEPT_SECONDS)
             gone.append(await self._batch(tidying.forget_events, age, limit))
         return limit in gone
+
+    def _report(self, swept: Sequence[Swept]) -> None:
+        for job in swept:
+            _say(job)
+        if final := [job.id for job in swept if State(job.state) in FINAL]:
+            self.on_final(final)
 
     async def _batch(self, verb: Callable[..., Any], *args: Any) -> Any:
         return await self.session.call(in_batch, CALL_SECONDS, BATCH_SECONDS, verb, *args)
@@ -222,7 +228,7 @@ def _is_about_data(error: psycopg.Error) -> bool:
     return error.sqlstate is not None and not is_weather(error) and not is_refused(error)
 
 
-def _report(job: Swept) -> None:
+def _say(job: Swept) -> None:
     facts: dict[str, Any] = {
         "job": job.id,
         "task": job.task,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import structlog
@@ -45,15 +45,17 @@ class Worker:
         orders: Orders,
         *,
         on_start: Callable[[], object] = lambda: None,
+        tell_finished: Callable[[Sequence[int]], object] = lambda ids: None,
     ) -> None:
         self.settings, self.parameters, self.orders = settings, parameters, orders
         self.on_start = on_start  # in a lane, once the database has answered
+        self.tell_finished = tell_finished  # in a lane, of jobs that the leader has ended
         self.identity = identity(settings, orders)
         self.registry = Registry(settings.concurrency)
         self.watchdog = Watchdog(settings, self.registry)
         self.threads = Threads()
         self.stuck: list[int] = []
-        self.recycled = False
+        self.recycled = self.known = False  # known: its row is in the table
         self._resigning: asyncio.Task[None] | None = None
 
     def run(self) -> int:
@@ -73,7 +75,8 @@ class Worker:
         try:
             with self.limits.while_starting():
                 await self.probe.open()
-                await first_contact(self.crew.beating, self.identity, self.settings, self.shutdown)
+                beating = self.crew.beating
+                self.known = await first_contact(beating, self.identity, self.shutdown)
                 await prepare(self.crew.lanes, self.on_start, self.shutdown)
             if not self.shutdown.requested.is_set():
                 self._start()
@@ -100,6 +103,7 @@ class Worker:
             self.shutdown,
             on_beat=self._on_beat,
             leave_hard=self.watchdog.leave,
+            tell_finished=self.tell_finished,
         )
         self.limits = Limits(self.orders, self.crew.watching, self.registry, self._limit_reached)
         self.probe = Probe.of(self)
@@ -198,10 +202,11 @@ class Worker:
         return code
 
     async def _report(self, report: dict[str, object], end: float) -> None:
-        seconds = max(end - time.monotonic(), 0.0)
-        await self.crew.beating.call(
-            workers.report, seconds, self.identity.id, Phase.STOPPED, report
-        )
+        if self.known:  # else the database was never reached: there is no row to write to
+            seconds = max(end - time.monotonic(), 0.0)
+            await self.crew.beating.call(
+                workers.report, seconds, self.identity.id, Phase.STOPPED, report
+            )
 
     async def _flush_receivers(self) -> None:
         flushed = self.crew.receivers.flush()

@@ -8,11 +8,12 @@ from django.contrib.admin.models import LogEntry
 from django.utils import timezone
 from playwright.sync_api import Page, expect
 
-from jobqueue.models import Job, JobEvent, Queue
+from jobqueue.models import Job, JobEvent, Queue, Schedule
 from jobqueue.states import State
+from project.contacts.models import Contact, Webhook
+from project.contacts.requests import request_sample, request_webhook
 from tests.children import Children, wait_until
 from tests.web import rows
-from tests.web.tasks import import_slowly
 
 pytestmark = [
     pytest.mark.browser,
@@ -33,9 +34,9 @@ def worker(desk: Page, tmp_path: Path) -> Iterator[Children]:
 def test_a_running_import_moves_and_its_cancel_shows_the_outcome_without_a_reload(
     desk: Page, worker: Children
 ) -> None:
-    result = import_slowly.enqueue(6000)  # it would take a minute
+    job_id = request_sample("big").job_id
     live = desk.locator("#jq-live")
-    desk.get_by_role("link", name="tasks.import_slowly").click()
+    desk.get_by_role("link", name=f"#{job_id} tasks.import_contacts").click()
     desk.evaluate("window.stayed = true")
     expect(live).to_contain_text("importing")
     before = live.locator("progress").get_attribute("value")
@@ -46,45 +47,53 @@ def test_a_running_import_moves_and_its_cancel_shows_the_outcome_without_a_reloa
     expect(live).to_contain_text("Cancelled", timeout=10_000)
     expect(desk.get_by_role("button", name="Retry")).to_be_visible(timeout=10_000)
     assert desk.evaluate("window.stayed") is True
-    job = Job.objects.get(pk=result.id)
+    assert job_id is not None
+    job = Job.objects.get(pk=job_id)
     assert (job.state, job.cancel_requested_by) == (State.CANCELLED, "ann")
+    assert Contact.objects.count() == 0  # its transaction was rolled back
 
 
-def test_a_dead_letter_is_read_and_retried(desk: Page) -> None:
-    job = rows.job(State.DEAD, attempts=1, failures=1, last_error="ValueError: order 7 is closed")
-    rows.attempt(
-        job,
-        error_class="ValueError",
-        error_message="order 7 is closed",
-        traceback="Traceback (most recent call last):\n  in send_receipt",
-    )
-    desk.reload()
-    desk.get_by_role("link", name="tasks.send_receipt").click()
-    trace = desk.get_by_text("in send_receipt")
+def test_a_dead_letter_is_read_fixed_retried_and_succeeds(desk: Page, worker: Children) -> None:
+    webhook = request_webhook("gone")
+    desk.get_by_role("link", name="tasks.deliver_webhook").click()
+    live = desk.locator("#jq-live")
+    expect(live).to_contain_text("the partner will never take this")
+    trace = desk.get_by_text("raise PermanentError")
     expect(trace).to_be_hidden()
     desk.get_by_text("Traceback", exact=True).click()
     expect(trace).to_be_visible()
+    Webhook.objects.filter(pk=webhook.pk).update(plan=[200])  # what the partner had to mend
     desk.get_by_role("button", name="Retry").click()
-    desk.get_by_label("Reason").fill("order reopened")
+    desk.get_by_label("Reason").fill("the partner is back")
     desk.get_by_role("button", name="Retry").click()
     expect(desk.get_by_text("Retried 1 job.")).to_be_visible()
-    expect(desk.get_by_text("by ann: order reopened")).to_be_visible()
-    job.refresh_from_db()
-    assert job.state == State.READY
-    assert LogEntry.objects.get().change_message == "retry: order reopened"
+    expect(desk.get_by_text("by ann: the partner is back")).to_be_visible()
+    expect(live).to_contain_text("Attempt 2: Succeeded")
+    webhook.refresh_from_db()
+    assert webhook.delivered_at is not None
+    assert webhook.job_id is not None
+    assert Job.objects.get(pk=webhook.job_id).state == State.SUCCEEDED
+    assert LogEntry.objects.get().change_message == "retry: the partner is back"
 
 
-def test_a_queue_is_paused_and_resumed(desk: Page) -> None:
-    rows.job(queue="mail")
-    desk.reload()
-    desk.get_by_role("button", name="Pause mail").click()
+def test_a_queue_is_paused_and_resumed_and_its_job_waits_for_that(
+    desk: Page, worker: Children
+) -> None:
+    desk.get_by_role("button", name="Pause default").click()
     desk.get_by_role("button", name="Pause").click()
     expect(desk.get_by_text("paused by ann")).to_be_visible()
     assert Queue.objects.get().paused_at is not None
-    desk.get_by_role("button", name="Resume mail").click()
+    webhook = request_webhook("well")
+    desk.goto(f"/admin/jobqueue/job/{webhook.job_id}/")
+    live = desk.locator("#jq-live")
+    expect(live).to_contain_text("The queue default was paused by ann.")
+    assert Job.objects.get().state == State.READY
+    desk.goto("/admin/jobqueue/queue/")
+    desk.get_by_role("button", name="Resume default").click()
     desk.get_by_role("button", name="Resume").click()
     expect(desk.get_by_text("paused by ann")).to_have_count(0)
-    assert Queue.objects.get().paused_at is None
+    desk.goto(f"/admin/jobqueue/job/{webhook.job_id}/")
+    expect(live).to_contain_text("Succeeded")
 
 
 def test_two_thousand_dead_letters_are_retried_by_a_job_that_one_can_watch(
@@ -109,16 +118,41 @@ def test_two_thousand_dead_letters_are_retried_by_a_job_that_one_can_watch(
     wait_until(lambda: ended.count() == 2000, seconds=30)
 
 
+def test_a_schedule_is_made_and_run_from_its_page(desk: Page, worker: Children) -> None:
+    desk.goto("/admin/jobqueue/schedule/")
+    desk.get_by_role("link", name="New schedule").click()
+    desk.get_by_label("Name").fill("nightly")
+    desk.get_by_label("Task").fill(rows.TASK)
+    desk.get_by_label("Cron expression").fill("30 2 * *")
+    desk.get_by_role("button", name="Save").click()
+    expect(desk.get_by_text("has 4 fields")).to_be_visible()
+    desk.get_by_label("Cron expression").fill("30 2 * * *")
+    desk.get_by_label("Arguments:", exact=True).fill("[7]")
+    desk.get_by_role("button", name="Save").click()
+    expect(desk.get_by_text("Saved nightly.")).to_be_visible()
+    expect(desk.get_by_text("02:30")).to_have_count(10)
+    desk.get_by_role("button", name="Run now").click()
+    desk.get_by_role("button", name="Run now").click()
+    expect(desk.get_by_text("Enqueued as job")).to_be_visible()
+    wait_until(lambda: Job.objects.get().state == State.SUCCEEDED)
+    wait_until(lambda: Schedule.objects.get().next_run_at is not None)  # the leader's plan
+
+
 def test_the_dashboard_follows_what_happens_but_not_in_a_hidden_tab(desk: Page) -> None:
     asked: list[str] = []
     desk.on("request", lambda request: asked.append(request.url))
     rows.job(State.DEAD, task="shop.tasks.broken")
-    expect(desk.get_by_role("link", name="tasks.broken")).to_be_visible()
+    desk.clock.install()
+    desk.reload()  # the page's own clock from now on is the test's
+    rows.job(State.DEAD, task="shop.tasks.broken_later")
+    desk.clock.run_for(3_500)
+    expect(desk.get_by_role("link", name="tasks.broken_later")).to_be_visible()
     desk.evaluate("Object.defineProperty(document, 'hidden', {value: true})")
-    desk.wait_for_timeout(500)
     asked.clear()
-    desk.wait_for_timeout(9_000)  # two ticks
-    assert asked == []
+    desk.clock.run_for(60_000)  # twenty ticks
+    desk.evaluate("fetch('/admin/jobqueue/queue/').then(() => 0)")  # what was asked would be told
+    assert [url for url in asked if "live" in url] == []
+    assert asked
 
 
 def test_the_list_is_used_with_the_keyboard_alone(desk: Page) -> None:
@@ -134,14 +168,43 @@ def test_the_list_is_used_with_the_keyboard_alone(desk: Page) -> None:
     expect(desk.get_by_text("Retried 1 job.")).to_be_visible()
 
 
-@pytest.mark.parametrize("address", ["dashboard/", "job/", "queue/", "worker/", "job/{job}/"])
-def test_pages_fit_a_phone(desk: Page, address: str) -> None:
+def test_a_refresh_takes_the_keyboards_place_from_nobody(desk: Page) -> None:
+    job = rows.job(State.RUNNING)
+    desk.reload()
+    desk.get_by_role("link", name=f"#{job.pk}").focus()
+    with desk.expect_response("**/dashboard/live/"):
+        desk.evaluate("document.body.dispatchEvent(new Event('jq-tick'))")
+    rows.job(State.DEAD, task="shop.tasks.broken")
+    with desk.expect_response("**/dashboard/live/"):
+        desk.evaluate("document.body.dispatchEvent(new Event('jq-tick'))")
+    expect(desk.get_by_role("link", name="tasks.broken")).to_be_visible()
+    expect(desk.get_by_role("link", name=f"#{job.pk}")).to_be_focused()
+    desk.keyboard.press("Enter")
+    desk.wait_for_url(f"**/job/{job.pk}/")
+
+
+def test_pages_fit_a_phone(desk: Page) -> None:
     job = rows.job(State.DEAD, task=f"{'shop.' * 20}tasks.{'long' * 20}", last_error="e" * 400)
+    JobEvent.objects.create(job=job.pk, kind="blocked_loop", note=f"It blocked\n{'f' * 400}")
     rows.job(State.RUNNING, task="x" * 200)
+    gone = rows.worker(phase="STOPPED", stop_report={"reason": "r" * 300})
+    schedule = Schedule.objects.create(name="s" * 200, task="t" * 200, cron="* * * * *")
     desk.set_viewport_size({"width": 360, "height": 740})
-    desk.goto(f"/admin/jobqueue/{address.format(job=job.pk)}")
-    too_wide = desk.evaluate("document.documentElement.scrollWidth - window.innerWidth")
-    assert too_wide <= 0
+    for address in (
+        "dashboard/",
+        "job/",
+        f"job/{job.pk}/",
+        "queue/",
+        "worker/",
+        f"worker/{gone.pk}/",
+        "leaderlease/",
+        "schedule/",
+        f"schedule/{schedule.pk}/",
+        "schedule/new/",
+    ):
+        desk.goto(f"/admin/jobqueue/{address}")
+        too_wide = desk.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+        assert too_wide <= 0, address
 
 
 @pytest.mark.spec("S228")
@@ -150,7 +213,8 @@ def test_script_in_a_row_never_runs(desk: Page) -> None:
     job = rows.job(
         State.RUNNING, task=evil, kwargs={evil: evil}, last_error=evil, progress={"note": evil}
     )
+    JobEvent.objects.create(job=job.pk, kind="blocked_loop", note=f"{evil}\n{evil}")
     for address in ("dashboard/", "job/", f"job/{job.pk}/"):
-        desk.goto(f"/admin/jobqueue/{address}")
-        desk.wait_for_timeout(300)
+        with desk.expect_event("load"):
+            desk.goto(f"/admin/jobqueue/{address}", wait_until="networkidle")
         assert desk.title() != "owned"

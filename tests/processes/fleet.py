@@ -30,6 +30,8 @@ SLACK_SECONDS = 4.0
 class Fleet(Children):
     """Children whose handlers are those of `tests.processes.tempers`."""
 
+    settings: dict[str, Any] = SHORT
+
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.effects_file = folder / "effects"
@@ -39,7 +41,7 @@ class Fleet(Children):
 
     def start(self, *options: str, wait: bool = True, **settings: Any) -> "Running":
         """Start a worker; settings as in JOBQUEUE. Returns once it serves."""
-        self.environment["JOBQUEUE_SETTINGS"] = json.dumps({**SHORT, **settings})
+        self.environment["JOBQUEUE_SETTINGS"] = json.dumps({**self.settings, **settings})
         number = len(self.processes)
         worker = Running(self.worker(*options), self.folder / f"{number}-runworker.log")
         if wait:

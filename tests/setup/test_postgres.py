@@ -20,13 +20,22 @@ with postgres.running(Path(sys.argv[1])) as url:
 """
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A state folder whose path is too long for a socket and has a space in it."""
-    monkeypatch.delenv("DATABASE_URL")
-    folder = tmp_path / ("a long name " * 8).strip() / "state"
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A state folder whose path is too long for a socket and has a space in it: made once, since
+    what takes long is to initialise its data."""
+    folder = tmp_path_factory.mktemp("home") / ("a long name " * 8).strip() / "state"
     yield folder
     postgres.Server(folder).remove()
+    assert not folder.exists()
+
+
+@pytest.fixture
+def folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """That folder, whose server does not run before the test nor after it."""
+    monkeypatch.delenv("DATABASE_URL")
+    yield home
+    postgres.Server(home).stop()
 
 
 @pytest.fixture

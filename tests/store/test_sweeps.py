@@ -10,7 +10,9 @@ import pytest
 from jobqueue.states import Outcome
 from jobqueue.store import claims, endings, lookout, reclaims, sweeps, tidying
 from jobqueue.store.batches import in_batch
+from jobqueue.store.failures import is_weather
 from tests.rows import add_job, add_running, add_worker, ago, ahead, history, insert, job_row, one
+from tests.waiting import until
 
 
 async def reclaim(connection, delay=0.0, limit=100):
@@ -238,6 +240,30 @@ async def test_a_batch_runs_under_a_timeout_of_the_server_that_ends_with_it(conn
     with pytest.raises(psycopg.errors.QueryCanceled):
         await in_batch(connection, 0.05, slow)
     assert await one(connection, "SHOW statement_timeout") == "0"
+
+
+@pytest.mark.spec("S179", "S177")
+async def test_a_leader_that_freezes_within_a_batch_gives_its_rows_back(connection, connect):
+    job, thawed = await add_job(connection), asyncio.Event()
+
+    async def freeze(frozen):
+        await frozen.execute("SELECT FROM jobqueue_job FOR UPDATE")
+        await thawed.wait()
+        await frozen.execute("UPDATE jobqueue_job SET priority = 1")
+
+    batch = asyncio.ensure_future(in_batch(await connect(), 0.3, freeze))
+    taken = "SELECT count(*) FROM (SELECT FROM jobqueue_job FOR UPDATE SKIP LOCKED) AS free"
+    await until(lambda: is_zero(connection, taken))
+    await until(lambda: one(connection, taken))
+    thawed.set()
+    with pytest.raises(psycopg.Error) as ended:
+        await batch
+    assert is_weather(ended.value)
+    assert (await job_row(connection, job))["priority"] == 0
+
+
+async def is_zero(connection, statement):
+    return await one(connection, statement) == 0
 
 
 @pytest.mark.spec("S193")

@@ -38,6 +38,17 @@ def test_the_defaults_have_no_fault(given):
     assert given() == (Settings(), [])
 
 
+def test_moments_without_a_zone_are_refused(settings, given):
+    settings.USE_TZ = False
+    (fault,) = given()[1]
+    assert str(fault) == (
+        "USE_TZ: is False; jobqueue's moments bear their time zone. "
+        "Write USE_TZ = True, which is Django's default."
+    )
+    with pytest.raises(ImproperlyConfigured, match="USE_TZ"):
+        conf.settings()
+
+
 @pytest.mark.spec("S232")
 def test_every_fault_is_told_at_once(given):
     _, faults = given(CONCURENCY=3, NOTIFY=1, LEASE_SECONDS=10, MAX_ATTEMPTS=0)

@@ -97,6 +97,30 @@ def test_every_quarter_of_an_hour_keeps_its_real_distance(zone, day, hours):
     assert len(local_ticks("*/15 * * * *", zone, day)) == hours * 4
 
 
+INTERVALS = [
+    # In autumn every passing of the hour counts; in spring there is none.
+    (BERLIN, date(2026, 3, 29), "*/30 2 * * *", []),
+    (BERLIN, date(2026, 3, 29), "*/30 1-3 * * *", "01:00 +60,01:30 +60,03:00 +120,03:30 +120"),
+    (BERLIN, date(2026, 10, 25), "*/30 2 * * *", "02:00 +120,02:30 +120,02:00 +60,02:30 +60"),
+    (NEW_YORK, date(2026, 3, 8), "*/30 2 * * *", []),
+    (NEW_YORK, date(2026, 11, 1), "*/30 1 * * *", "01:00 -240,01:30 -240,01:00 -300,01:30 -300"),
+    (LORD_HOWE, date(2026, 10, 4), "*/15 2 * * *", "02:30 +660,02:45 +660"),
+    (
+        LORD_HOWE,
+        date(2026, 4, 5),
+        "*/15 1 * * *",
+        "01:00 +660,01:15 +660,01:30 +660,01:45 +660,01:30 +630,01:45 +630",
+    ),
+    (KOLKATA, date(2026, 10, 25), "*/30 2 * * *", "02:00 +330,02:30 +330"),
+]
+
+
+@pytest.mark.spec("S188")
+@pytest.mark.parametrize(("zone", "day", "expression", "expected"), INTERVALS)
+def test_an_interval_goes_by_real_time_when_the_clocks_change(zone, day, expression, expected):
+    assert local_ticks(expression, zone, day) == (expected.split(",") if expected else [])
+
+
 @pytest.mark.spec("S188")
 def test_hourly_ticks_both_times_in_autumn_and_skips_the_gap_in_spring():
     assert len(local_ticks("0 * * * *", BERLIN, date(2026, 10, 25))) == 25
@@ -278,3 +302,52 @@ def test_times_of_the_day_tick_once_a_day_each(minute, hour, zone, start):
     expected = sorted(moment for moment in expected if start < moment <= end)
     found = islice(cron.ticks(f"{minute} {hour} * * *", zone, start), len(expected))
     assert list(found) == expected
+
+
+def utc(text):
+    return datetime.fromisoformat(f"2026-10-{text}").replace(tzinfo=UTC)
+
+
+HOURLY, DAILY = "0 * * * *", "30 2 * * *"
+CATCH_UP = [
+    # After a night without a leader in which the clocks of Berlin went back at 01:00 UTC.
+    (HOURLY, "24T22:00", "25T02:30", "all", "24T22:00 24T23:00 25T00:00 25T01:00 25T02:00"),
+    (HOURLY, "24T22:00", "25T02:30", "once", "25T02:00"),
+    (HOURLY, "24T22:00", "25T02:30", "skip", ""),
+    (HOURLY, "24T22:00", "25T02:01", "skip", "25T02:00"),  # a minute late is in time
+    (DAILY, "25T00:30", "25T01:40", "all", "25T00:30"),  # 02:30 came, and 02:30 again
+    (DAILY, "25T00:30", "25T01:40", "once", "25T00:30"),
+    (DAILY, "23T00:30", "25T04:00", "once", "25T00:30"),
+    (DAILY, "23T00:30", "25T04:00", "all", "25T00:30"),  # of the last day
+    (HOURLY, "25T02:00", "25T02:00", "once", "25T02:00"),
+]
+
+
+@pytest.mark.spec("S187", "S188")
+@pytest.mark.parametrize(("expression", "planned", "now", "catch_up", "expected"), CATCH_UP)
+def test_what_is_made_up_after_a_night_in_which_the_clocks_went_back(
+    expression, planned, now, catch_up, expected
+):
+    found = cron.due_ticks(expression, BERLIN, utc(planned), utc(now), catch_up)
+    assert found == [utc(text) for text in expected.split()]
+
+
+@pytest.mark.spec("S187")
+def test_all_is_bounded_by_a_day_and_by_a_hundred_at_once_and_goes_on_where_it_was():
+    now, minute = utc("25T12:00"), timedelta(minutes=1)
+    made, planned = [], utc("20T00:00")
+    while planned <= now:
+        found = cron.due_ticks("* * * * *", BERLIN, planned, now, "all")
+        assert len(found) <= cron.CATCH_UP_AT_ONCE
+        made += found
+        planned = cron.next_tick("* * * * *", BERLIN, found[-1])
+    first = now - cron.CATCH_UP_WINDOW + minute
+    assert made == [first + n * minute for n in range(24 * 60)]
+
+
+@pytest.mark.spec("S187")
+@pytest.mark.parametrize("catch_up", ["skip", "once"])
+def test_years_of_missed_minutes_are_one_look_back(catch_up):
+    now = utc("25T12:00")
+    found = cron.due_ticks("* * * * *", BERLIN, datetime(1990, 1, 1, tzinfo=UTC), now, catch_up)
+    assert found == [now]

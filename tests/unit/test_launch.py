@@ -67,7 +67,7 @@ def test_any_queue_may_be_served_where_any_may_be_enqueued(settings):
     assert parse_queues(None) == {"default": 1}
 
 
-@pytest.mark.spec("S232")
+@pytest.mark.spec("S232", "S197f")
 @pytest.mark.parametrize(
     ("option", "value", "sentence"),
     [
@@ -115,6 +115,16 @@ def test_bad_queues_in_the_settings_are_told_as_the_system_checks_do(settings, c
     assert launch(Options()) == 1
     assert capsys.readouterr().err.startswith(
         "runworker: TASKS['default']['QUEUES'] holds 'not good', not a queue name. Write "
+    )
+
+
+@pytest.mark.spec("S55", "S232")
+def test_a_site_whose_tasks_go_elsewhere_has_nothing_for_a_worker(settings, capsys):
+    settings.TASKS = {"default": {"BACKEND": "django.tasks.backends.dummy.DummyBackend"}}
+    assert launch(Options()) == 1
+    assert capsys.readouterr().err == (
+        "runworker: TASKS: no entry has the BACKEND 'jobqueue.backend.JobQueueBackend', so there "
+        "is nothing to run: write one.\n"
     )
 
 

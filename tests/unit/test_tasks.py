@@ -1,6 +1,7 @@
 """Tasks: their options, the functions they may be, and the way back from a stored path."""
 
 import datetime as dt
+import json
 import pickle
 from dataclasses import replace
 from zoneinfo import ZoneInfo
@@ -11,8 +12,9 @@ from django.tasks.exceptions import InvalidTask, InvalidTaskBackend
 
 from jobqueue import draft
 from jobqueue.conf import settings
-from jobqueue.exceptions import EnqueueError
+from jobqueue.exceptions import EnqueueError, JobCancelled
 from jobqueue.tasks import UNSET, UnknownTask, check_arguments, options_of, resolve, signature_text
+from jobqueue.testing import context_for
 from tests.unit import odd_tasks
 
 HOME = "tests.unit.odd_tasks"
@@ -143,7 +145,10 @@ def test_a_queue_name_outside_the_rule_is_refused(name):
 
 
 def test_a_queue_that_the_backend_does_not_have_is_refused():
-    with pytest.raises(InvalidTask, match="Queue 'nosuch' is not valid for backend"):
+    with pytest.raises(
+        InvalidTask,
+        match=r"'nosuch' is not valid for backend 'default': write one of its QUEUES \(",
+    ):
         odd_tasks.good.using(queue_name="nosuch")
     with pytest.raises(InvalidTaskBackend):
         odd_tasks.good.using(backend="nosuch")
@@ -238,13 +243,14 @@ def test_arguments_are_checked_against_the_function():
     check_arguments(odd_tasks.good, [1], {"text": "x"})
     check_arguments(odd_tasks.with_context, [1], {})
     for args, kwargs in (([], {}), ([1, 2], {}), ([1], {"other": 2}), ([1], {"number": 1})):
-        with pytest.raises(TypeError):
+        with pytest.raises(TypeError, match=r"^tests.unit.odd_tasks.good\(number, \*, text=''\): "):
             check_arguments(odd_tasks.good, args, kwargs)
 
 
 @pytest.mark.spec("S19")
-def test_the_signature_is_stored_without_its_annotations():
+def test_the_signature_is_stored_without_annotations_and_context():
     assert signature_text(odd_tasks.good.func) == "(number, *, text='')"
+    assert signature_text(odd_tasks.good.func, takes_context=True) == "(*, text='')"
 
 
 @pytest.mark.spec("S240")
@@ -266,6 +272,26 @@ def test_the_backends_for_tests_know_our_options(settings, backend):
 def test_a_job_run_at_once_has_our_context(settings):
     settings.TASKS = {"default": {"BACKEND": "jobqueue.testing.ImmediateBackend"}}
     assert odd_tasks.with_context.enqueue(4).return_value == [1, "JobContext"]
+
+
+def test_a_handler_is_called_with_a_context_made_by_hand():
+    context = context_for(odd_tasks.with_context, 4, attempt=2)
+    assert odd_tasks.with_context.func(context, 4) == (2, "JobContext")
+    assert context.task_result.attempts == 2
+    context.raise_if_cancelled()
+    context.control.cancelled = True
+    with pytest.raises(JobCancelled):
+        context.raise_if_cancelled()
+    context.progress(1, 2)
+    assert json.loads(context.control.progress)["done"] == 1
+
+
+def test_a_context_is_refused_for_what_takes_none_or_other_arguments():
+    for wrong in (odd_tasks.good, odd_tasks.undecorated):
+        with pytest.raises(TypeError, match="takes no context: declare it with"):
+            context_for(wrong, 1)
+    with pytest.raises(TypeError, match="missing a required argument: 'number'"):
+        context_for(odd_tasks.with_context)
 
 
 def test_a_plain_task_of_another_backend_has_every_option_at_its_default(settings):

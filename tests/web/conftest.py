@@ -8,7 +8,7 @@ from django.test import Client
 
 VIEW = ("view_job", "view_worker", "view_leaderlease", "view_queue", "view_schedule")
 OPERATE = ("cancel_job", "retry_job", "run_job", "change_job", "delete_job", "pause_queue")
-SCHEDULES = ("run_schedule", "change_schedule")
+SCHEDULES = ("run_schedule", "add_schedule", "change_schedule", "delete_schedule")
 
 
 @pytest.fixture

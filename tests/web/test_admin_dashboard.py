@@ -50,6 +50,36 @@ def test_the_inside_asks_for_itself_again_only_when_the_script_ticks(operator: C
     assert "<html" not in shown
 
 
+@pytest.mark.parametrize("address", ["queue/", "worker/", "worker/{worker}/"])
+def test_other_pages_refresh_their_inside_by_their_own_address(
+    operator: Client, address: str
+) -> None:
+    address = f"/admin/jobqueue/{address.format(worker=rows.worker(queues=['mail']).pk)}"
+    whole = operator.get(address).content.decode()
+    assert f'hx-get="{address}" hx-trigger="jq-tick from:body"' in whole
+    part = operator.get(address, headers={"HX-Request": "true"}).content.decode()
+    assert part.startswith('<div id="jq-live"')
+    assert "mail" in part
+    assert "<html" not in part
+
+
+def test_a_worker_that_has_gone_is_not_asked_for_again(operator: Client) -> None:
+    report = {"completed": 41, "interrupted": 2, "returned": 1, "unrecorded": 0, "reason": "TERM"}
+    gone = rows.worker(phase="STOPPED", stop_report=report)
+    shown = operator.get(f"/admin/jobqueue/worker/{gone.pk}/").content.decode()
+    assert "hx-get" not in shown
+    for label, value in (("Completed", 41), ("Interrupted", 2), ("Returned", 1), ("Unrecorded", 0)):
+        assert f"<dt>{label}</dt><dd>{value}</dd>" in shown
+
+
+def test_a_queue_that_waits_for_a_worker_says_so_on_every_width(operator: Client) -> None:
+    rows.worker(queues=["mail"])
+    rows.job(queue="mail")
+    assert "no worker serves it" not in operator.get(DASHBOARD).content.decode()
+    rows.job(queue="reports")
+    assert operator.get(DASHBOARD).content.decode().count("no worker serves it") == 1
+
+
 def test_an_empty_queue_has_a_dashboard_too(operator: Client) -> None:
     shown = operator.get(DASHBOARD).content.decode()
     assert "No figures yet" in shown

@@ -1,3 +1,5 @@
+import html
+import re
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -8,7 +10,7 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from jobqueue.models import Job, JobEvent
+from jobqueue.models import Job, JobEvent, Schedule
 from jobqueue.states import Outcome, State
 from tests.web import rows
 
@@ -79,25 +81,63 @@ def test_a_search_by_id_finds_the_one_job(operator: Client) -> None:
 
 
 @pytest.mark.spec("S226")
-@pytest.mark.parametrize("state", ["", *State])
-def test_pages_go_on_where_the_last_one_ended(
-    operator: Client, state: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "filters",
+    [*({"state": state} for state in ("", *State)), {"task": rows.TASK}, {"queue": "q0"}],
+    ids=lambda filters: "-".join(filters.values()) or "all",
+)
+def test_pages_go_on_where_the_last_one_ended_and_back_to_where_it_began(
+    filters: dict[str, str],
 ) -> None:
     from jobqueue.admin import joblist
     from jobqueue.admin.filters import Filters
 
-    now = timezone.now()
+    now, state = timezone.now(), filters.get("state", "")
     for position in range(25):
         kind = State(state) if state else list(State)[position % 7]
-        rows.job(kind, queue=f"q{position % 3}", priority=position % 4, run_at=now)
-    seen: list[int] = []
-    after = ""
+        queue = "q0" if "queue" in filters else f"q{position % 3}"
+        rows.job(kind, queue=queue, priority=position % 4, run_at=now)
+    pages, after = [], ""
     for _ in range(4):
-        found = joblist.fetch(Filters(state=state), after, size=7)
-        seen += [job.pk for job in found.jobs]
-        after = found.next
+        pages.append(joblist.fetch(Filters(**filters), after, size=7))
+        after = pages[-1].next
     assert after == ""
-    assert len(seen) == len(set(seen)) == 25
+    assert pages[0].previous == ""
+    seen = [[job.pk for job in page.jobs] for page in pages]
+    assert sorted(pk for pks in seen for pk in pks) == sorted(
+        Job.objects.values_list("pk", flat=True)
+    )
+    page = pages[-1]
+    for number in (2, 1, 0):
+        page = joblist.fetch(Filters(**filters), before=page.previous, size=7)
+        assert [job.pk for job in page.jobs] == seen[number]
+        onward = joblist.fetch(Filters(**filters), page.next, size=7)
+        assert [job.pk for job in onward.jobs] == seen[number + 1]
+    assert page.previous == ""
+
+
+def test_the_lists_links_lead_on_and_back(operator: Client) -> None:
+    for _ in range(120):
+        rows.job(State.DEAD)
+
+    def follow(shown: str, rel: str) -> str:
+        found = re.search(rf'rel="{rel}" href="([^"]*)"', shown)
+        assert found is not None
+        return page(operator, LIST + html.unescape(found[1]))
+
+    def ids(shown: str) -> list[str]:
+        return re.findall(r'name="job" value="(\d+)"', shown)
+
+    first = page(operator, LIST, state="DEAD")
+    assert 'rel="prev"' not in first
+    last = follow(follow(first, "next"), "next")
+    assert len(ids(last)) == 20
+    assert 'rel="next"' not in last
+    back = follow(follow(last, "prev"), "prev")
+    assert ids(back) == ids(first)
+    assert 'rel="prev"' not in back
+    assert ids(page(operator, LIST, state="DEAD", before="garbage")) == ids(first)
 
 
 @pytest.mark.django_db
@@ -116,6 +156,20 @@ def test_a_filter_without_an_index_looks_at_a_window_and_offers_to_search_on(
     second = joblist.fetch(Filters(state="SUCCEEDED", queue="mail"), first.search_on)
     assert [job.pk for job in second.jobs] == [old.pk]
     assert not second.truncated
+
+
+def test_a_search_by_task_says_where_it_did_not_look(
+    operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from jobqueue.admin import joblist
+
+    for _ in range(3):
+        rows.job(State.READY)
+    assert "were searched" not in page(operator, LIST, task=rows.TASK)
+    monkeypatch.setattr(joblist, "EACH_WAITING", 2)
+    shown = page(operator, LIST, task=rows.TASK)
+    assert shown.count('name="job"') == 2
+    assert "the 2 of each state that come first were searched" in shown
 
 
 @pytest.mark.spec("S226", "S228")
@@ -152,6 +206,93 @@ def test_a_jobs_page_tells_its_story(operator: Client) -> None:
         assert text in shown
     assert "4111" not in shown
     assert "hx-trigger" not in shown  # nothing will change any more
+
+
+SECRETS = "password=hunter2 Authorization: Bearer abcdefghijklmnop 4111-1111-1111-1111"
+
+
+@pytest.mark.spec("S228")
+def test_secrets_in_errors_tracebacks_stacks_notes_and_results_are_shown_nowhere(
+    operator: Client,
+) -> None:
+    job = rows.job(
+        State.DEAD,
+        attempts=1,
+        failures=1,
+        last_error=SECRETS,
+        result={"log": SECRETS},
+        progress={"done": 1, "total": 2, "note": SECRETS},
+        cancel_requested_at=timezone.now(),
+        cancel_reason=SECRETS,
+    )
+    rows.job(State.SCHEDULED, attempts=1, failures=1, last_error=SECRETS)
+    rows.attempt(job, error_class="E", error_message=SECRETS, traceback=f"at\n{SECRETS}")
+    JobEvent.objects.create(job=job.pk, kind="retry", note=SECRETS)
+    JobEvent.objects.create(job=job.pk, kind="blocked_loop", note=f"{SECRETS}\n{SECRETS}")
+    schedule = Schedule.objects.create(
+        name="s", task=rows.TASK, cron="0 3 * * *", args=[SECRETS], last_error=SECRETS
+    )
+    for address in (
+        "dashboard/",
+        "dashboard/live/",
+        "job/",
+        "job/?text=blue",
+        f"job/{job.pk}/",
+        f"job/{job.pk}/live/",
+        "schedule/",
+        f"schedule/{schedule.pk}/",
+        f"schedule/{schedule.pk}/edit/",
+    ):
+        shown = page(operator, f"/admin/jobqueue/{address}")
+        assert "••••••" in shown or "blue" in address, address
+        for secret in ("hunter2", "abcdefghijklmnop", "1111"):
+            assert secret not in shown, address
+    assert page(operator, LIST, text="hunter2").count('name="job"') == 0
+    assert page(operator, LIST, text="password=").count('name="job"') == 2
+
+
+def test_the_text_of_an_error_is_searched_beyond_what_the_list_shows(operator: Client) -> None:
+    rows.job(State.DEAD, last_error=f"{'e' * 2_000} needle")
+    assert page(operator, LIST, text="needle").count('name="job"') == 1
+
+
+@pytest.mark.spec("S226")
+def test_where_a_job_blocked_the_event_loop_is_told_in_a_section_of_its_own(
+    operator: Client,
+) -> None:
+    job = rows.job()
+    assert "Where it blocked" not in page(operator, f"{LIST}{job.pk}/")
+    note = "The handler blocked the event loop for 3.1 s at:\n  File x.py, line 4, in sleepy"
+    JobEvent.objects.create(job=job.pk, kind="blocked_loop", actor="w", note=note)
+    shown = page(operator, f"{LIST}{job.pk}/")
+    section = shown[shown.index("Where it blocked the event loop") : shown.index("What happened")]
+    assert "<details" in section
+    assert "line 4, in sleepy" in section
+    timeline = shown[shown.index("What happened") :]
+    assert "The handler blocked the event loop for 3.1 s" in timeline
+    assert "sleepy" not in timeline
+
+
+def test_what_runs_now_stands_in_its_place_in_the_story(operator: Client) -> None:
+    start = timezone.now() - timedelta(minutes=1)
+    job = rows.job(State.RUNNING, claimed_at=start, enqueued_at=start)
+    JobEvent.objects.create(job=job.pk, kind="cancel", at=start - timedelta(minutes=1))
+    JobEvent.objects.create(job=job.pk, kind="blocked_loop", note="It blocked\nhere")
+    shown = page(operator, f"{LIST}{job.pk}/")
+    story = shown[shown.index("What happened") :]
+    places = [story.index(text) for text in (">cancel<", ">runs now<", ">blocked the event loop<")]
+    assert places == sorted(places)
+
+
+def test_of_very_many_acts_the_newest_are_shown_and_the_page_says_so(operator: Client) -> None:
+    job = rows.job()
+    assert "Older acts are not shown." not in page(operator, f"{LIST}{job.pk}/")
+    JobEvent.objects.bulk_create(
+        JobEvent(job=job.pk, kind="retry", note=f"act {n:03}") for n in range(101)
+    )
+    shown = page(operator, f"{LIST}{job.pk}/")
+    assert "Older acts are not shown." in shown
+    assert shown.count("act 0") + shown.count("act 1") == 100
 
 
 def test_a_jobs_page_knows_tasks_that_no_code_knows_and_ids_that_are_gone(

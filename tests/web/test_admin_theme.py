@@ -1,19 +1,32 @@
+import ast
+import gettext
 import json
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
 from django.db import connection
+from django.template import Template
+from django.templatetags.i18n import BlockTranslateNode, TranslateNode
 from django.test import Client
 from django.utils import translation
 
-from jobqueue.states import State
+from jobqueue.admin import words
+from jobqueue.models import Schedule
+from jobqueue.models.attempt import OUTCOME_LABELS
+from jobqueue.models.job import STATE_LABELS
+from jobqueue.states import Outcome, Phase, Reason, State
 from tests.web import rows
 
 ROOT = Path(__file__).resolve().parents[2]
+APP = ROOT / "jobqueue"
+PLACES = re.compile(r"%\(\w+\)s|%\(\w+\)d")
 LOCALE = ROOT / "jobqueue" / "locale" / "de" / "LC_MESSAGES"
 
 
@@ -22,8 +35,11 @@ def test_every_page_stands_in_unfolds_theme_too() -> None:
     pytest.importorskip("unfold")
     User.objects.create_superuser("ann", password="ann")
     job, worker = rows.job(State.RUNNING), rows.worker()
+    schedule = Schedule.objects.create(name="nightly", task=rows.TASK, cron="0 3 * * *")
     pages = ["dashboard/", "job/", f"job/{job.pk}/", "queue/", "worker/", f"worker/{worker.pk}/"]
-    addresses = [f"/admin/jobqueue/{page}" for page in [*pages, "leaderlease/", "schedule/"]]
+    pages += ["leaderlease/", "schedule/", "schedule/new/"]
+    pages += [f"schedule/{schedule.pk}/", f"schedule/{schedule.pk}/edit/"]
+    addresses = [f"/admin/jobqueue/{page}" for page in pages]
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
@@ -41,6 +57,13 @@ def test_every_page_stands_in_unfolds_theme_too() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_no_style_or_script_is_written_into_a_page() -> None:
+    """A site with a content security policy shows the pages as they are."""
+    for file in (APP / "templates").rglob("*.html"):
+        text = file.read_text()
+        assert not re.search(r"\sstyle=|<style|\son\w+=|<script(?! src=)", text), file
+
+
 def test_the_pages_speak_german(operator: Client) -> None:
     job = rows.job(State.DEAD)
     with translation.override("de"):
@@ -53,23 +76,87 @@ def test_the_pages_speak_german(operator: Client) -> None:
         assert "1 Job wiederholt." in done.content.decode()
 
 
-def test_every_text_has_its_german_one_and_the_compiled_file_is_current() -> None:
-    import gettext
+def entries() -> dict[tuple[str, str, str], list[str]]:
+    """The German file: (context, text, plural) to its translations."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for block in (LOCALE / "django.po").read_text().split("\n\n")[1:]:
+        assert "fuzzy" not in block
+        assert "#~" not in block
+        words: dict[str, str] = {}
+        last = ""
+        for line in block.splitlines():
+            if line.startswith("msg"):
+                last, _, line = line.partition(" ")
+            if line.startswith('"'):
+                words[last] = words.get(last, "") + json.loads(line)
+        if words:
+            key = (words.get("msgctxt", ""), words["msgid"], words.get("msgid_plural", ""))
+            assert key not in found, key
+            found[key] = [text for name, text in words.items() if name.startswith("msgstr")]
+    return found
 
+
+def texts_of_python() -> Iterator[tuple[str, str, str]]:
+    """Every text that the app's modules mark for translation."""
+    for file in APP.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if not isinstance(node, ast.Call):
+                continue
+            name = getattr(node.func, "id", getattr(node.func, "attr", "")).removesuffix("_lazy")
+            given = [getattr(argument, "value", None) for argument in node.args]
+            if name in ("_", "gettext"):
+                yield "", given[0], ""
+            elif name == "ngettext":
+                yield "", given[0], given[1]
+            elif name == "pgettext":
+                yield given[0], given[1], ""
+
+
+def texts_of_templates() -> Iterator[tuple[str, str, str]]:
+    """Every text that the app's templates mark for translation."""
+    for file in (APP / "templates").rglob("*.html"):
+        for node in walk(Template(file.read_text()).nodelist):
+            if isinstance(node, TranslateNode):
+                yield "", str(node.filter_expression.var.literal), ""
+            elif isinstance(node, BlockTranslateNode):
+                single, _ = node.render_token_list(node.singular)
+                many = node.render_token_list(node.plural)[0] if node.plural else ""
+                yield "", single, many
+        for literal in re.findall(r"_\(\"([^\"]+)\"\)", file.read_text()):
+            yield "", literal, ""
+
+
+def walk(nodes: Any) -> Iterator[Any]:
+    for node in nodes:
+        yield node
+        for name in getattr(node, "child_nodelists", ()):
+            yield from walk(getattr(node, name, None) or ())
+
+
+def test_every_text_has_its_german_one_and_the_compiled_file_is_current() -> None:
+    german = entries()
+    marked = {*texts_of_python(), *texts_of_templates()}
+    assert marked - german.keys() == set()
+    assert german.keys() - marked == set()
     with (LOCALE / "django.mo").open("rb") as file:
         compiled = gettext.GNUTranslations(file)
-    texts = (LOCALE / "django.po").read_text()
-    entries = [entry for entry in texts.split("\n\n")[1:] if entry.strip()]
-    assert len(entries) > 250
-    assert "#~" not in texts
-    for entry in entries:
-        lines = dict(line.split(" ", 1) for line in entry.splitlines() if not line.startswith("#"))
-        source = json.loads(lines["msgid"])
-        german = json.loads(lines.get("msgstr") or lines["msgstr[0]"])
-        assert german, source
-        if "msgid_plural" in lines:
-            many = json.loads(lines["msgid_plural"])
-            assert compiled.ngettext(source, many, 1) == german
-            assert json.loads(lines["msgstr[1]"])
+    for (context, single, many), translated in german.items():
+        assert translated, single
+        assert all(translated), single
+        assert all(
+            set(PLACES.findall(text)) <= set(PLACES.findall(single + many)) for text in translated
+        )
+        if many:
+            assert [compiled.ngettext(single, many, n) for n in (1, 2)] == translated
+        elif context:
+            assert [compiled.pgettext(context, single)] == translated
         else:
-            assert compiled.gettext(source) == german
+            assert [compiled.gettext(single)] == translated
+            assert set(PLACES.findall(translated[0])) == set(PLACES.findall(single))
+
+
+def test_every_word_of_the_queue_has_a_label() -> None:
+    assert set(words.REASONS) == set(Reason)
+    assert set(words.PHASES) == set(Phase)
+    assert {*STATE_LABELS} == {*State}
+    assert {*OUTCOME_LABELS} == {*Outcome}

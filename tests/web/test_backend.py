@@ -280,6 +280,20 @@ def test_queues_and_options_of_a_backend_are_checked(settings):
     assert task_backends["open"].check() == [open_queues]  # as Django calls it
 
 
+@pytest.mark.parametrize("wrong", ["default", 3, None, {"default": 1}])
+def test_queues_that_are_no_list_are_an_error_and_not_read_as_letters(settings, wrong):
+    settings.TASKS = {
+        "default": {"BACKEND": "jobqueue.backend.JobQueueBackend", "QUEUES": wrong},
+    }
+    assert task_backends["default"].check() == [
+        Error(
+            f"TASKS['default']['QUEUES'] is {wrong!r}, not a list.",
+            hint='Write the queues\' names in a list, such as ["default"].',
+            id="jobqueue.E022",
+        )
+    ]
+
+
 def test_a_backend_without_the_app_is_an_error(settings, monkeypatch):
     monkeypatch.setattr("jobqueue.checks.apps.is_installed", lambda name: name != "jobqueue")
     assert check_backend(default_task_backend) == [

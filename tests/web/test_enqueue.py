@@ -101,7 +101,7 @@ def test_a_bad_call_is_refused_before_anything_is_sent(django_assert_num_queries
             send.enqueue(text="\0")
         with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
             send.enqueue(colour=1)
-        with pytest.raises(TypeError, match="missing a required argument: 'address'"):
+        with pytest.raises(TypeError, match=r"post\(address.*\): missing a required argument"):
             post.enqueue()
     assert send.enqueue(1).id  # the transaction is still usable
 
@@ -175,7 +175,10 @@ def test_many_jobs_are_stored_at_once_in_order() -> None:
     ("bad", "sentence"),
     [
         ((send, [object()]), r"item 2: tests.sample_tasks.send: args\[0\] is of type object"),
-        ((send, [1, 2, 3]), "item 2: too many positional arguments"),
+        (
+            (send, [1, 2, 3]),
+            r"item 2: .*send\(number=0, \*, text=''\): too many positional arguments",
+        ),
         ((print, []), r"item 2: write \(task, args, kwargs\)"),
         ((send, "abc"), r"item 2: write \(task, args, kwargs\)"),
         ((send, [], {}, 4), r"item 2: write \(task, args, kwargs\)"),

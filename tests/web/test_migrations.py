@@ -6,6 +6,14 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
+from django.contrib.postgres.operations import (
+    AddConstraintNotValid,
+    AddIndexConcurrently,
+    RemoveIndexConcurrently,
+    ValidateConstraint,
+)
+from django.db import migrations
+from django.db.migrations.loader import MigrationLoader
 
 from tests.databases import ROOT, manage, new_database, start, url_of
 
@@ -62,3 +70,62 @@ def test_three_migrates_at_once_do_no_damage(url: str) -> None:
     assert code == 0, err
     assert ask(url, INVALID) == [(0,)]
     assert manage("migrate", "--check", url=url)[0] == 0
+
+
+# What neither rewrites nor scans a table of millions of rows while it keeps the workers out.
+# Storage settings are statements of their own; the test below shows that they hold up nobody.
+UNLOCKED = (
+    migrations.AddField,
+    migrations.AlterModelOptions,
+    migrations.CreateModel,
+    AddConstraintNotValid,
+    AddIndexConcurrently,
+    RemoveIndexConcurrently,
+    ValidateConstraint,
+)
+STATEMENTS = {"0002_storage"}
+
+
+def later_operations() -> list[tuple[str, migrations.Migration, object]]:
+    """Every operation on tables that may be full already: those behind the first migration."""
+    loader = MigrationLoader(None, ignore_no_migrations=True)
+    return [
+        (name, migration, operation)
+        for (app, name), migration in loader.disk_migrations.items()
+        if app == "jobqueue" and not migration.initial
+        for operation in migration.operations
+    ]
+
+
+@pytest.mark.spec("D101")
+def test_every_migration_behind_the_first_is_written_for_a_table_in_use() -> None:
+    found = later_operations()
+    assert {name for name, _, _ in found} >= STATEMENTS
+    for name, migration, operation in found:
+        if isinstance(operation, migrations.RunSQL):
+            assert name in STATEMENTS, f"{name}: show in a test of its own that it locks nobody out"
+            continue
+        assert isinstance(operation, UNLOCKED), f"{name}: {operation} locks or rewrites its table"
+        if isinstance(operation, AddIndexConcurrently | RemoveIndexConcurrently):
+            # One each: an interrupted build leaves an invalid index, and the migration is repeated.
+            assert not migration.atomic
+            assert len(migration.operations) == 1, f"{name}: one concurrent index a migration"
+        if isinstance(operation, migrations.AddField):
+            field = operation.field
+            assert field.null or field.has_db_default(), (
+                f"{name}: {operation.name} needs db_default"
+            )
+
+
+@pytest.mark.spec("D101")
+@pytest.mark.timeout(120)
+def test_storage_settings_come_beside_open_transactions(url: str) -> None:
+    """Sessions that have read and written, and now sit idle in their transactions."""
+    assert manage("migrate", "jobqueue", "0001", url=url)[0] == 0
+    with psycopg.connect(url) as session:
+        session.execute("INSERT INTO jobqueue_job (task) VALUES ('x.y')")
+        session.execute("SELECT FROM jobqueue_attempt, jobqueue_worker, jobqueue_leaderlease")
+        code, _, err = manage("migrate", "jobqueue", url=url)
+        assert code == 0, err
+        session.execute("UPDATE jobqueue_job SET priority = 1")
+    assert ask(url, "SELECT priority FROM jobqueue_job") == [(1,)]

@@ -9,6 +9,7 @@ from django.utils import timezone
 
 from jobqueue import operations, wake
 from jobqueue.models import Attempt, Job, JobEvent, Queue
+from jobqueue.results import load
 from jobqueue.states import FINAL, TRANSITIONS, State, Verb
 from tests.web import rows
 
@@ -106,6 +107,27 @@ def test_a_retry_leaves_alone_what_died_again_after_the_page_was_shown() -> None
     shown = timezone.now() - timedelta(minutes=1)
     assert dict(operations.retry(job, as_of=shown).left) == {operations.NEWER: 1}
     assert operations.retry(job, as_of=timezone.now()).changed == 1
+
+
+@pytest.mark.django_db
+def test_a_job_may_be_named_by_what_an_enqueue_returns() -> None:
+    few = [rows.job(State.READY).pk for _ in range(12)]
+    chosen, other = rows.job(State.READY, pk=max(few) * 1000 + 12), rows.job(State.READY)
+    result = load(str(chosen.pk))
+    # A text of several digits is one id, not the ids of its characters.
+    assert operations.cancel(result.id).ids == (chosen.pk,)
+    assert operations.retry(result).ids == (chosen.pk,)
+    assert operations.cancel([result, other]).ids == tuple(sorted([chosen.pk, other.pk]))
+    assert Job.objects.filter(state=State.CANCELLED).count() == 2
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "wrong", [None, "abc", "", "²", b"12", True, 1.5, object(), ["a"], [None], Queue.objects]
+)
+def test_what_is_no_job_is_refused_with_what_to_write(wrong: Any) -> None:
+    with pytest.raises(TypeError, match="write a Job, its id or its TaskResult, or several"):
+        operations.cancel(wrong)
 
 
 @pytest.mark.spec("S127")

@@ -1,15 +1,19 @@
 """A job commits and vanishes together with what its caller wrote."""
 
 import asyncio
+import contextlib
+from io import StringIO
 
 import psycopg
 import pytest
 import pytest_asyncio
 from asgiref.sync import async_to_sync, sync_to_async
 from django.contrib.auth.models import User
+from django.core.management import call_command
 from django.db import connection, connections, transaction
 from django.http import HttpResponse
-from django.test import Client, TestCase
+from django.tasks import TaskResultStatus
+from django.test import Client, TestCase, TransactionTestCase
 from django.urls import path
 
 import jobqueue
@@ -27,7 +31,7 @@ def elsewhere(transactional_db):
         yield lambda: other.execute("SELECT count(*) FROM jobqueue_job").fetchone()[0]
 
 
-@pytest.mark.spec("S21")
+@pytest.mark.spec("D47", "S21")
 def test_nobody_else_sees_the_job_before_the_caller_s_commit(elsewhere):
     with transaction.atomic():
         send.enqueue(User.objects.create(username="ann").pk)
@@ -43,7 +47,7 @@ def test_without_a_transaction_the_job_is_there_at_once(elsewhere):
     assert elsewhere() == 1
 
 
-@pytest.mark.spec("S21")
+@pytest.mark.spec("D48", "S21")
 def test_a_job_remains_only_if_everything_around_it_committed(elsewhere):
     with rolled_back():
         send.enqueue("outer")
@@ -72,7 +76,7 @@ def working(request):
 urlpatterns = [path("failing/", failing), path("working/", working)]
 
 
-@pytest.mark.spec("S21")
+@pytest.mark.spec("D48", "S21")
 @pytest.mark.urls(__name__)
 def test_a_failing_view_leaves_no_job_behind(elsewhere, monkeypatch):
     monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
@@ -87,7 +91,7 @@ def fail():
     raise Failure
 
 
-@pytest.mark.spec("S21")
+@pytest.mark.spec("D49", "S21")
 def test_a_failing_hook_of_somebody_else_does_not_undo_the_job(elsewhere):
     def work():
         with transaction.atomic():
@@ -118,6 +122,8 @@ def test_the_arguments_of_a_later_enqueue_are_checked_at_once(elsewhere):
             jobqueue.enqueue_on_commit(send, {1})
         with pytest.raises(TypeError):
             jobqueue.enqueue_on_commit(post)
+        with pytest.raises(TypeError, match=r"is not a task: write enqueue_on_commit\(task, "):
+            jobqueue.enqueue_on_commit(post.enqueue, "x")
         send.enqueue()
     assert elsewhere() == 1
 
@@ -171,12 +177,14 @@ async def thread(transactional_db):
     await sync_to_async(connections.close_all)()
 
 
+@pytest.mark.spec("D52")
 async def test_an_async_caller_gets_a_committed_job(thread):
     result = await send.aenqueue(5)
     assert await Job.objects.filter(pk=result.id, args=[5]).acount() == 1
     assert (await send.aget_result(result.id)).args == [5]
 
 
+@pytest.mark.spec("D52")
 async def test_a_hundred_async_enqueues_at_once_leave_no_connection_behind(elsewhere, thread):
     results = await asyncio.gather(*(send.aenqueue(number) for number in range(100)))
     assert len({result.id for result in results}) == 100
@@ -192,7 +200,7 @@ async def test_a_hundred_async_enqueues_at_once_leave_no_connection_behind(elsew
     assert await sync_to_async(idle_in_transaction)() == 0
 
 
-@pytest.mark.spec("S21")
+@pytest.mark.spec("D52", "S21")
 def test_an_async_enqueue_inside_atomic_belongs_to_its_transaction(elsewhere):
     with transaction.atomic():
         async_to_sync(send.aenqueue)(1)
@@ -213,3 +221,24 @@ class InATestCase(TestCase):
         assert len(hooks) == 1  # the wake
         assert Job.objects.count() == 2
         assert User.objects.count() == 0
+
+    @pytest.mark.spec("D51")
+    def test_a_worker_would_see_nothing_of_it_and_says_so(self):
+        send.enqueue(1)
+        said = StringIO()
+        with contextlib.redirect_stderr(said), pytest.raises(SystemExit, match=r"^1$"):
+            call_command("runworker", until_idle=True)
+        assert "a transaction is open here on 'default', and a worker sees" in said.getvalue()
+        assert Job.objects.get().state == Job.State.READY
+
+
+class InATransactionTestCase(TransactionTestCase):
+    """Django's own, whose rows are committed."""
+
+    @pytest.mark.spec("D51", "D8")
+    def test_a_worker_runs_in_the_test_s_process_until_nothing_is_left(self):
+        result = send.enqueue(1)
+        call_command("runworker", until_idle=True, max_runtime=30)
+        result.refresh()
+        assert result.status == TaskResultStatus.SUCCESSFUL
+        assert User.objects.count() == 0  # the test's own connection is as it was

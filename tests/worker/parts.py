@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import uuid4
 
-from jobqueue import conf
+from jobqueue import conf, operations
 from jobqueue.conf import Settings
 from jobqueue.store.claims import Claim
 from jobqueue.worker.held import Held, Registry
@@ -69,7 +69,12 @@ class StoppingExecutor:
 @contextmanager
 def working(settings=SHORT, **orders):
     """A whole worker in a thread of this process, stopped at the end of the block."""
-    worker = Worker(settings, conf.connection_parameters(), Orders(signals=False, **orders))
+    worker = Worker(
+        settings,
+        conf.connection_parameters(),
+        Orders(signals=False, **orders),
+        tell_finished=operations.tell_finished,
+    )
     codes = []
     thread = threading.Thread(target=lambda: codes.append(worker.run()), name="worker-under-test")
     thread.start()

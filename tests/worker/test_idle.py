@@ -1,16 +1,20 @@
 """When a drain is over: nothing in the table, nothing here, for a moment on end."""
 
 import asyncio
+import threading
 
 import pytest
 import pytest_asyncio
 
+from jobqueue.store import idleness
 from jobqueue.store.connections import Session
 from jobqueue.store.failures import CallTimeout
 from jobqueue.worker import idle
 from jobqueue.worker.idle import IdleWatch
+from tests.children import wait_until
 from tests.rows import add_job, add_running, ago, ahead, insert
 from tests.waiting import until
+from tests.worker.parts import working
 
 
 @pytest.fixture(autouse=True)
@@ -181,3 +185,28 @@ async def test_a_job_that_dies_during_the_shutdown_changes_the_verdict(connectio
         "VALUES ('x.y', 'DEAD', clock_timestamp())"
     )
     assert (await task.watch.settle(verdict)).code == 3
+
+
+@pytest.mark.spec("S164", "S162")
+@pytest.mark.django_db(transaction=True)
+def test_a_watch_that_waits_long_for_its_answer_looks_well_and_its_end_is_no_fault(monkeypatch):
+    asked, answer = threading.Event(), threading.Event()
+    real = idleness.left
+
+    async def slow(*args):
+        asked.set()
+        while not answer.is_set():
+            await asyncio.sleep(0.01)
+        return await real(*args)
+
+    monkeypatch.setattr(idleness, "left", slow)
+    with working(until_idle=True) as worker:
+        wait_until(asked.is_set)
+        beat = worker.crew.heart.good_at
+        wait_until(lambda: worker.crew.heart.good_at > beat)
+        assert worker.probe.unready() == ""
+        assert worker.services.get("limits") is not None
+        assert not worker.shutdown.requested.is_set()
+        answer.set()
+        wait_until(worker.shutdown.requested.is_set)
+    assert (worker.shutdown.reason, worker.code) == ("idle", 0)

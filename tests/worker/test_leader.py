@@ -3,22 +3,31 @@
 import asyncio
 import contextlib
 import time
+from collections import Counter
+from dataclasses import replace
+from unittest.mock import AsyncMock
 from uuid import uuid4
 
 import psycopg
 import pytest
 import pytest_asyncio
+import structlog
 
 from jobqueue.conf import Settings
 from jobqueue.store import leadership
 from jobqueue.store.failures import CallTimeout
 from jobqueue.worker.leader import Leader
-from tests.rows import add_job, add_running, add_worker, ago, ahead, job_row, one
+from tests.rows import add_job, add_running, add_worker, ago, ahead, insert, job_row, one
 from tests.waiting import until
 
 SHORT = Settings(leader_lease_seconds=2.0, backoff_base_seconds=0.0)
 HOLDER = "SELECT holder FROM jobqueue_leaderlease"
 TERM = "SELECT term FROM jobqueue_leaderlease"
+SEND = "tests.sample_tasks.send"
+ADVISORY_LOCKS = """
+SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+WHERE l.locktype = 'advisory' AND d.datname = current_database()
+"""
 
 
 @pytest_asyncio.fixture
@@ -41,7 +50,7 @@ async def start(parameters):
             await leader.service
 
 
-@pytest.mark.spec("S166", "S167")
+@pytest.mark.spec("S166", "S167", "A20")
 async def test_the_first_of_several_workers_leads_alone(start, connection):
     leaders = [start() for _ in range(3)]
     first = await until(lambda: next((leader for leader in leaders if leader.is_leading), None))
@@ -51,6 +60,7 @@ async def test_the_first_of_several_workers_leads_alone(start, connection):
         await until(lambda before=before: renewed_since(connection, before))
         assert [leader for leader in leaders if leader.is_leading] == [first]
     assert (first.term, await one(connection, TERM)) == (1, 1)
+    assert await one(connection, ADVISORY_LOCKS) == 0
 
 
 async def renewed_since(connection, before):
@@ -283,8 +293,9 @@ async def fewer_than(connection, most):
     return await one(connection, "SELECT count(*) FROM jobqueue_job") < most
 
 
-@pytest.mark.spec("S176", "S177")
-async def test_two_leaders_forced_at_once_do_no_harm(start, connection):
+@pytest.mark.spec("S176", "S177", "S185")
+async def test_two_leaders_forced_at_once_do_no_harm(start, connection, monkeypatch):
+    monkeypatch.setattr(leadership, "renew", AsyncMock(return_value=True))
     first = start()
     await until(lambda: first.is_leading)
     await connection.execute(
@@ -292,14 +303,50 @@ async def test_two_leaders_forced_at_once_do_no_harm(start, connection):
     )
     second = start()
     await until(lambda: second.is_leading)
-    jobs = [(await add_running(connection))[0] for _ in range(50)]
-    first._wake("reclaim", 0.0)
-    second._wake("reclaim", 0.0)
-    for job in jobs:
-        await until(lambda job=job: is_in(connection, job, "READY"))
-    twice = "SELECT count(*) FROM jobqueue_job WHERE attempts <> 1"
-    assert await one(connection, twice) == 0
-    await until(lambda: not first.is_leading)
+    many = range(40)
+    for number in many:
+        await add_running(connection)
+        await add_job(connection, expires_at=ago(1))
+        await add_job(connection, state="SCHEDULED", run_at=ago(1))
+        await add_job(connection, state="SUCCEEDED", finished_at=ago(8 * 86400))
+        row = {"name": str(number), "task": SEND, "cron": "0 0 1 1 *", "next_run_at": ago(1)}
+        await insert(connection, "jobqueue_schedule", "id", row)
+    for _ in range(5):
+        for leader in (first, second):
+            for step in ("tick", "reclaim", "expire", "promote", "prune"):
+                leader._maintenance.wake(step, 0.0)
+        await asyncio.sleep(0)
+    sums = "SELECT array_agg(DISTINCT task || ' ' || state || ' ' || attempts) FROM jobqueue_job"
+    shop = {f"shop.receipt {ended}" for ended in ("DEAD 0", "READY 0", "READY 1")}
+    wanted = {f"{SEND} READY 0", *shop}
+    await until(lambda: says(connection, sums, wanted))
+    due = "SELECT count(*) FROM jobqueue_schedule WHERE next_run_at <= clock_timestamp()"
+    await until(lambda: is_zero(connection, due))
+    for count in (
+        f"SELECT count(*) FROM jobqueue_job WHERE task = '{SEND}'",
+        "SELECT count(*) FROM jobqueue_scheduletick",
+        "SELECT count(*) FROM jobqueue_attempt WHERE outcome = 'LOST'",
+        "SELECT count(*) FROM jobqueue_jobevent WHERE kind = 'expire'",
+    ):
+        assert await one(connection, count) == len(many)
+    assert first.is_leading
+    assert second.is_leading
+
+
+async def says(connection, statement, wanted):
+    return set(await one(connection, statement)) == wanted
+
+
+@pytest.mark.spec("S191", "A19")
+async def test_a_retention_of_zero_is_at_once_and_again_and_none_is_for_ever(start, connection):
+    kept = await add_job(connection, state="DEAD", finished_at=ago(9**9))
+    leader = start(replace(SHORT, retention={"SUCCEEDED": 0.0, "CANCELLED": 60.0, "DEAD": None}))
+    for _ in range(2):
+        gone = await add_job(connection, state="SUCCEEDED", finished_at=ago(0))
+        leader._maintenance.wake("look", 0.0)
+        left = f"SELECT count(*) FROM jobqueue_job WHERE id = {gone}"
+        await until(lambda left=left: is_zero(connection, left))
+    assert await is_in(connection, kept, "DEAD")
 
 
 async def test_a_leader_with_a_cut_connection_works_on(start, connection):
@@ -319,3 +366,38 @@ async def test_a_leader_with_a_cut_connection_works_on(start, connection):
 @pytest.mark.parametrize("lease", [2.0, 15.0, 120.0])
 def test_a_lease_holds_more_than_four_renewals(lease):
     assert lease >= 4 * Settings(leader_lease_seconds=lease).leader_renew_seconds
+
+
+@pytest.mark.spec("S47", "S170")
+async def test_an_outage_is_told_once_however_often_a_leader_tries(start, monkeypatch):
+    tries = []
+
+    async def away(verb, *_):
+        tries.append(verb)
+        raise psycopg.OperationalError("the server is away")
+
+    monkeypatch.setattr("jobqueue.worker.leader.LOOK_SECONDS", 0.1)
+    with structlog.testing.capture_logs() as entries:
+        leader = start()
+        await until(lambda: leader.is_leading)
+        with monkeypatch.context() as outage:
+            outage.setattr(leader._session, "call", away)
+            outage.setattr(leader._work, "call", away)
+            outage.setattr(leader, "_pause", lambda _: asyncio.sleep(0.05))
+            await until(lambda: tries.count(leadership.elect) == 2)
+        await until(lambda: entries[-1]["event"] == "database_back")
+    told = Counter(entry["event"] for entry in entries)
+    assert tries.count(leadership.renew) > 1
+    assert told.pop("leader_elected") == 2
+    assert told == {"database_unreachable": 1, "leader_lost": 1, "database_back": 1}
+
+
+@pytest.mark.spec("S47")
+async def test_a_follower_that_hears_of_a_leader_again_says_that_the_outage_is_over(
+    start, monkeypatch
+):
+    with structlog.testing.capture_logs() as entries:
+        follower = start(port="1")
+        await until(lambda: entries)
+        follower.occupied()
+    assert [entry["event"] for entry in entries] == ["database_unreachable", "database_back"]

@@ -14,7 +14,7 @@ from tests.waiting import until
 
 @contextlib.asynccontextmanager
 async def running(*steps, patience=60.0):
-    work = Maintenance(steps, patience=patience)
+    work = Maintenance(*steps, patience=patience)
     task = asyncio.ensure_future(work.run())
     try:
         yield work, task

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import logging
 import threading
+from datetime import timedelta
+from uuid import uuid4
 
 import pytest
 from django.contrib.auth.models import Group
 from django.db import transaction
 from django.tasks import TaskResultStatus
 from django.tasks.signals import task_enqueued, task_finished, task_started
+from django.utils import timezone
 
 from jobqueue import operations
 from jobqueue.models import Job
 from jobqueue.states import State
+from tests.children import wait_until
 from tests.worker import jobs
+from tests.worker.parts import working
 from tests.worker.running import open_transactions
 
 
@@ -227,3 +232,25 @@ def test_the_enqueue_is_told_by_whoever_enqueues(work, body, connect):
     parent = jobs.call.enqueue(body(lambda: int(jobs.add.enqueue(1, 2).id)))
     child = running.final(parent).result
     assert enqueued == [int(parent.id), child]
+
+
+def add(**columns):
+    """A job of a queue that no worker serves."""
+    given = {"task": jobs.call.module_path, "args": ["unused"], "queue": "elsewhere", **columns}
+    return Job.objects.create(**given).pk
+
+
+@pytest.mark.spec("D117")
+@pytest.mark.django_db(transaction=True)
+def test_what_the_leader_ends_is_told_once_too(heard):
+    past = timezone.now() - timedelta(seconds=60)
+    holder = {"worker": uuid4(), "lease_expires_at": past, "claimed_at": past, "started_at": past}
+    lost = add(state=State.RUNNING, lease_token=uuid4(), max_attempts=1, **holder)
+    again = add(state=State.RUNNING, lease_token=uuid4(), max_attempts=2, **holder)
+    expired = add(expires_at=past)
+    gone = add(task="shop.tasks.old", expires_at=past)
+    with working():
+        wait_until(lambda: len(heard) == 2)
+        wait_until(lambda: Job.objects.get(pk=again).state != State.RUNNING)
+        wait_until(lambda: Job.objects.get(pk=gone).state == State.DEAD)
+    assert sorted(heard) == [("finished", lost, "FAILED"), ("finished", expired, "FAILED")]

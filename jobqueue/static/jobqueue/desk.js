@@ -1,5 +1,5 @@
-// Three small things: the tick that refreshes live parts while somebody looks, the viewer's time
-// zone for the server, and ticking all boxes of a list.
+// Four small things: the tick that refreshes live parts while somebody looks, the keyboard's place in
+// them, the viewer's time zone for the server, and ticking all boxes of a list.
 (() => {
   "use strict";
   const SECONDS = 3;
@@ -16,6 +16,21 @@
   };
   setInterval(tick, SECONDS * 1000);
   document.addEventListener("visibilitychange", tick);
+  // What has an id keeps the focus by itself; a link or a fold gets it back by what it leads to.
+  let place = "";
+  document.addEventListener("htmx:beforeSwap", () => {
+    const held = document.activeElement;
+    place = "";
+    if (!held || held.id || !held.closest("#jq-live")) return;
+    if (held.matches("a[href]")) place = `a[href="${CSS.escape(held.getAttribute("href"))}"]`;
+    if (held.matches("details[id] > summary")) {
+      place = `#${CSS.escape(held.parentElement.id)} > summary`;
+    }
+  });
+  document.addEventListener("htmx:afterSettle", () => {
+    if (place) document.querySelector(`#jq-live ${place}`)?.focus({ preventScroll: true });
+    place = "";
+  });
   document.addEventListener("change", (event) => {
     if (!event.target.matches("[data-jq-all]")) return;
     for (const box of document.querySelectorAll('.jq input[name="job"]')) {

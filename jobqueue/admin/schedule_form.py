@@ -1,0 +1,134 @@
+"""The form of a schedule that an operator makes: checked as a declaration in code is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django import forms
+from django.http import QueryDict
+from django.tasks import Task
+from django.tasks.exceptions import InvalidTask
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from jobqueue import cron, redact
+from jobqueue.conf import settings
+from jobqueue.models import Schedule
+from jobqueue.payload import encode
+from jobqueue.tasks import UnknownTask, check_arguments, resolve, signature_text
+
+if TYPE_CHECKING:
+    _Base = forms.ModelForm[Schedule]
+else:
+    _Base = forms.ModelForm
+
+
+def covered(schedule: Schedule) -> tuple[Any, Any]:
+    """Return its arguments as a page may show them."""
+    try:
+        task = resolve(schedule.task)
+        signature = signature_text(task.func, task.takes_context)
+    except UnknownTask:
+        signature = ""
+    return redact.arguments(schedule.args, schedule.kwargs, signature)
+
+
+class ScheduleForm(_Base):
+    """Secrets among the arguments are shown covered, and stay what they are where left so."""
+
+    args = forms.JSONField(
+        label=gettext_lazy("Arguments"),
+        required=False,
+        initial=list,
+        widget=forms.Textarea({"rows": 3}),
+    )
+    kwargs = forms.JSONField(
+        label=gettext_lazy("Keyword arguments"),
+        required=False,
+        initial=dict,
+        widget=forms.Textarea({"rows": 3}),
+    )
+
+    class Meta:
+        model = Schedule
+        fields = (
+            "name",
+            "task",
+            "cron",
+            "timezone",
+            "args",
+            "kwargs",
+            "queue",
+            "priority",
+            "catch_up",
+        )
+        widgets = {"task": forms.TextInput, "cron": forms.TextInput}
+        help_texts = {
+            "task": gettext_lazy("Its dotted path, such as shop.tasks.clean_up."),
+            "cron": gettext_lazy("Five fields, such as 30 2 * * MON-FRI."),
+            "queue": gettext_lazy("Empty: the task's own queue."),
+        }
+
+    def __init__(self, data: QueryDict | None = None, *, instance: Schedule | None = None) -> None:
+        self.stored, initial = instance, {}
+        if instance is not None:
+            self.covered = covered(instance)
+            initial = {"args": self.covered[0], "kwargs": self.covered[1]}
+        super().__init__(data, instance=instance, initial=initial)
+
+    def clean_args(self) -> Any:
+        return self._value("args", list, _('Write a list, such as [7, "mail"].'))
+
+    def clean_kwargs(self) -> Any:
+        return self._value("kwargs", dict, _('Write an object, such as {"order": 7}.'))
+
+    def _value(self, name: str, kind: type, wish: str) -> Any:
+        value = self.cleaned_data[name]
+        value = kind() if value is None else value
+        if not isinstance(value, kind):
+            raise forms.ValidationError(wish)
+        if self.stored is not None and value == self.covered[name == "kwargs"]:
+            return getattr(self.stored, name)
+        if redact.COVER in str(value):
+            raise forms.ValidationError(_("Write the covered values anew."))
+        return value
+
+    def validate_unique(self) -> None:
+        """Django's own check would look in the default database."""
+        rows = Schedule.objects.using(settings().database).exclude(pk=self.instance.pk)
+        if rows.filter(name=self.cleaned_data.get("name")).exists():
+            self.add_error("name", _("There is a schedule of that name."))
+
+    def clean(self) -> dict[str, Any]:
+        """Everything that would make each of its ticks fail is said now."""
+        data: dict[str, Any] = super().clean() or self.cleaned_data
+        if "cron" in data and "timezone" in data:
+            try:
+                cron.check(data["cron"], data["timezone"])
+            except cron.CronError as error:
+                self.add_error("cron", str(error))
+        if "task" in data:
+            self._check_call(data)
+        return data
+
+    def _check_call(self, data: dict[str, Any]) -> None:
+        try:
+            task: Task[..., Any] = resolve(data["task"])
+        except UnknownTask as error:
+            self.add_error("task", str(error))
+            return
+        try:
+            task = task.using(
+                queue_name=data.get("queue") or None, priority=data.get("priority") or 0
+            )
+        except InvalidTask as error:
+            self.add_error("queue", str(error))
+            return
+        if "args" in data and "kwargs" in data:
+            limit = settings().args_max_bytes
+            try:
+                check_arguments(task, data["args"], data["kwargs"])
+                encode(data["args"], "args", limit, "ARGS_MAX_BYTES")
+                encode(data["kwargs"], "kwargs", limit, "ARGS_MAX_BYTES")
+            except (TypeError, ValueError) as error:
+                self.add_error("args", redact.text(str(error)))

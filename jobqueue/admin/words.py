@@ -1,0 +1,63 @@
+"""The queue's own words as an operator reads them, in the operator's language."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext_lazy
+
+from jobqueue.states import Phase, Reason
+
+REASONS: Mapping[str, Promise] = {
+    Reason.PERMANENT: _("permanent error"),
+    Reason.ATTEMPTS_SPENT: _("attempts spent"),
+    Reason.TIMED_OUT: _("timed out"),
+    Reason.WORKER_LOST: _("worker lost"),
+    Reason.INVALID_ARGUMENTS: _("invalid arguments"),
+    Reason.BAD_RESULT: _("bad result"),
+    Reason.EXPIRED: _("expired"),
+    Reason.UNKNOWN_TASK: _("unknown task"),
+    Reason.CANCELLED_WAITING: _("cancelled before start"),
+    Reason.CANCELLED_COOPERATIVE: _("cancelled by the handler"),
+    Reason.CANCELLED_FORCED: _("cancelled by force"),
+    Reason.CANCELLED_INSTEAD: _("cancelled instead of running again"),
+    Reason.CANCELLED_LOST: _("cancelled after its worker was lost"),
+    Reason.RETRY: _("retry"),
+    Reason.SNOOZED: _("snoozed"),
+    Reason.INTERRUPTED: _("interrupted"),
+    Reason.HELD: _("held until its old process is gone"),
+    Reason.NO_CONNECTION: _("no database connection"),
+}
+PHASES: Mapping[str, Promise] = {
+    Phase.STARTING: _("starting"),
+    Phase.RUNNING: pgettext_lazy("worker", "running"),
+    Phase.DRAINING: _("draining"),
+    Phase.CANCELLING: _("cancelling its jobs"),
+    Phase.RELEASING: _("giving jobs back"),
+    Phase.STOPPED: _("stopped"),
+}
+BLOCKED_LOOP = "blocked_loop"
+# What stands in `JobEvent.kind`.
+ACTS: Mapping[str, Promise] = {
+    "cancel": pgettext_lazy("act", "cancel"),
+    "retry": pgettext_lazy("act", "retry"),
+    "run now": pgettext_lazy("act", "run now"),
+    "reprioritise": _("changed its priority"),
+    "move": _("moved it to another queue"),
+    "bulk": _("asked for a bulk act"),
+    "run schedule": _("ran the schedule"),
+    "expire": _("expired"),
+    "reclaim": _("taken back from its worker"),
+    BLOCKED_LOOP: _("blocked the event loop"),
+}
+REPORT: Mapping[str, Promise] = {
+    "claimed": _("Claimed"),
+    "completed": _("Completed"),
+    "interrupted": _("Interrupted"),
+    "returned": _("Returned"),
+    "unrecorded": _("Unrecorded"),
+    "duration_seconds": _("Seconds it took"),
+    "reason": _("Reason"),
+}

@@ -1,0 +1,139 @@
+"""Schedules that an operator makes, edits and deletes."""
+
+import json
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.test import Client
+from django.utils import timezone
+
+from jobqueue import redact
+from jobqueue.models import JobEvent, Schedule
+from tests.web import rows
+
+LIST = "/admin/jobqueue/schedule/"
+NEW = f"{LIST}new/"
+GOOD = {
+    "name": "nightly",
+    "task": rows.TASK,
+    "cron": "30 2 * * MON-FRI",
+    "timezone": "Europe/Berlin",
+    "args": "[7]",
+    "kwargs": "{}",
+    "queue": "",
+    "priority": "5",
+    "catch_up": "once",
+}
+pytestmark = [pytest.mark.spec("S226", "S227"), pytest.mark.django_db]
+
+
+def made(**fields: Any) -> Schedule:
+    plan = {"name": "nightly", "task": rows.TASK, "cron": "0 3 * * *", "args": [7]}
+    return Schedule.objects.create(**plan | fields)
+
+
+def test_a_schedule_is_made_and_waits_for_the_leaders_plan(operator: Client) -> None:
+    assert NEW in operator.get(LIST).content.decode()
+    answer = operator.post(NEW, GOOD, follow=True)
+    assert "Saved nightly." in answer.content.decode()
+    row = Schedule.objects.get()
+    assert (row.args, row.cron, row.priority, row.enabled) == ([7], "30 2 * * MON-FRI", 5, True)
+    assert (row.origin, row.next_run_at) == (Schedule.Origin.ADMIN, None)
+    assert (LogEntry.objects.get().object_id, JobEvent.objects.get().kind) == (
+        str(row.pk),
+        "create",
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"cron": "61 * * * *"}, "minute field"),
+        ({"cron": "0 0 30 2 *"}, "day 30"),
+        ({"timezone": "Mars/Base"}, "is not a time zone"),
+        ({"task": "shop.tasks.nothing"}, "shop.tasks.nothing"),
+        ({"task": "os.system"}, "is not a task"),
+        ({"args": "7"}, "Write a list"),
+        ({"args": "[7"}, "valid JSON"),
+        ({"args": "[1, 2, 3]"}, "too many positional"),
+        ({"kwargs": "[]"}, "Write an object"),
+        ({"queue": "unlisted"}, "unlisted"),
+        ({"priority": "101"}, "priority"),
+        ({"name": "taken"}, "There is a schedule of that name."),
+        ({"args": json.dumps([redact.COVER])}, "covered values"),
+    ],
+)
+def test_what_would_fail_at_each_tick_is_refused_with_a_sentence(
+    operator: Client, changes: dict[str, str], says: str
+) -> None:
+    made(name="taken")
+    answer = operator.post(NEW, GOOD | changes)
+    assert answer.status_code == 200
+    assert says in answer.content.decode()
+    assert Schedule.objects.count() == 1
+
+
+def test_an_edit_changes_what_was_edited_and_nothing_that_the_leader_wrote(
+    operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = made(next_run_at=timezone.now(), timezone="Europe/Berlin", priority=5)
+    address = f"{LIST}{row.pk}/edit/"
+    assert address in operator.get(f"{LIST}{row.pk}/").content.decode()
+    save = Schedule.save
+
+    def late(self: Schedule, **options: Any) -> None:
+        Schedule.objects.update(last_run_at="2027-01-01T00:00Z", strikes=2)  # meanwhile
+        save(self, **options)
+
+    monkeypatch.setattr(Schedule, "save", late)
+    assert operator.post(address, GOOD | {"cron": "0 3 * * *", "priority": "6"}).status_code == 302
+    row.refresh_from_db()
+    assert (row.priority, row.strikes, row.last_run_at is None) == (6, 2, False)
+    assert row.next_run_at is not None  # the same plan
+    assert operator.post(address, GOOD | {"priority": "6"}).status_code == 302
+    row.refresh_from_db()
+    assert row.next_run_at is None  # another plan, which the leader makes
+    assert list(JobEvent.objects.order_by("pk").values_list("note", flat=True)) == [
+        "schedule nightly: priority",
+        "schedule nightly: cron",
+    ]
+    assert operator.post(address, GOOD | {"priority": "6"}).status_code == 302
+    assert JobEvent.objects.count() == 2  # nothing was changed
+
+
+@pytest.mark.spec("S228")
+def test_covered_arguments_stay_what_they_are_unless_written_anew(operator: Client) -> None:
+    row = made(kwargs={"password": "hunter2", "n": 1})
+    address = f"{LIST}{row.pk}/edit/"
+    shown = operator.get(address).content.decode()
+    assert "hunter2" not in shown
+    covered = json.dumps({"password": redact.COVER, "n": 1})
+    operator.post(address, GOOD | {"kwargs": covered, "priority": "9"})
+    row.refresh_from_db()
+    assert (row.kwargs, row.priority) == ({"password": "hunter2", "n": 1}, 9)
+    half = json.dumps({"password": redact.COVER, "n": 2})
+    assert "Write the covered" in operator.post(address, GOOD | {"kwargs": half}).content.decode()
+    operator.post(address, GOOD | {"kwargs": json.dumps({"password": "new"})})
+    row.refresh_from_db()
+    assert row.kwargs == {"password": "new"}
+
+
+def test_a_schedule_of_the_code_is_changed_there(operator: Client) -> None:
+    row = made(origin=Schedule.Origin.CODE)
+    assert "/edit/" not in operator.get(f"{LIST}{row.pk}/").content.decode()
+    address = f"{LIST}{row.pk}/edit/"
+    for answer in (operator.get(address), operator.post(address, GOOD)):
+        assert answer.status_code == 403
+
+
+def test_a_schedule_is_deleted_after_a_question(operator: Client) -> None:
+    row = made()
+    address = f"{LIST}{row.pk}/act/delete/"
+    assert "It ticks no more" in operator.post(address).content.decode()
+    assert Schedule.objects.exists()
+    answer = operator.post(address, {"confirmed": "1", "reason": "obsolete"}, follow=True)
+    assert "Deleted nightly." in answer.content.decode()
+    assert not Schedule.objects.exists()
+    assert LogEntry.objects.get().change_message == "delete: obsolete"
+    assert JobEvent.objects.get().note == "schedule nightly: obsolete"
