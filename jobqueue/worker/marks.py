@@ -60,4 +60,5 @@ class Marks:
 
     def rest(self, queue: str, now: float) -> float:
         """Return the seconds until a look from the very start is due; zero or less: at any time."""
-        return self._marks[queue].rest_until - now
+        mark = self._marks.get(queue)
+        return 0.0 if mark is None else mark.rest_until - now

@@ -4,6 +4,7 @@ import asyncio
 import random
 
 import pytest
+import structlog
 
 from jobqueue import wake
 from jobqueue.conf import Settings
@@ -372,3 +373,20 @@ async def test_of_another_queue_s_job_that_is_promoted_here_the_others_are_told(
     await add_job(connection, state="SCHEDULED", queue="reports", run_at=ahead(0.05))
     intake.claimer.promote_in(0.05)
     await until(lambda: told == ["reports"])
+
+
+@pytest.mark.spec("S49")
+async def test_a_stop_between_the_wake_and_the_round_is_no_error(make, connection, monkeypatch):
+    """Its connection is just being opened: nothing is sent, and nothing is complained of."""
+    intake, opened = make(), Session.open
+
+    async def stopped_meanwhile(session, seconds):
+        connection = await opened(session, seconds)
+        intake.claimer.stop()
+        return connection
+
+    monkeypatch.setattr(Session, "open", stopped_meanwhile)
+    with structlog.testing.capture_logs() as logs:
+        intake.run()
+        await intake.tasks[0]
+    assert "service_error" not in [log["event"] for log in logs]

@@ -215,3 +215,8 @@ async def test_a_look_that_failed_is_made_up_for(make, connection, monkeypatch):
     intake.claimer.wake("default")
     assert (await intake.started(5))[-1] == job
     assert failed[0][-1] is None  # it was the look from the very start
+
+
+def test_a_queue_that_was_never_asked_has_no_mark():
+    """As when the stop comes between the wake and the round."""
+    assert Marks().rest("default", 1.0) <= 0
