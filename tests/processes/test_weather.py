@@ -167,7 +167,7 @@ async def test_deadlocks_and_serialization_failures_are_tried_again(site, isolat
 
     async def storm(order):
         with site.sky.connect() as stranger:
-            for _ in range(15):
+            for _ in range(6):
                 with contextlib.suppress(psycopg.OperationalError):
                     await asyncio.to_thread(stranger.execute, TOUCH.format(order=order))
 
@@ -224,8 +224,8 @@ async def test_a_worker_uses_four_connections_and_two_more_while_it_leads(site, 
 @pytest.mark.spec("S231", "D41")
 async def test_the_connections_of_handlers_are_bounded_by_the_concurrency(site):
     worker = await site.worker("--no-leader", "--concurrency", "3")
-    await site.enqueue("plain", 60, 0.02)
-    await site.enqueue("coroutine", 60, 0.02)
+    await site.enqueue("plain", 30, 0.02)
+    await site.enqueue("coroutine", 30, 0.02)
     most = 0
     while not await _unfinished(site, 0):
         most = max(most, len(worker.proxy.purposes()))
@@ -360,7 +360,7 @@ async def more_connections(site):
 
 @pytest.mark.spec("D21", "S36")
 @pytest.mark.parametrize(
-    ("workers", "jobs"), [(3, 1500), pytest.param(30, 50_000, marks=pytest.mark.long)]
+    ("workers", "jobs"), [(3, 600), pytest.param(30, 50_000, marks=pytest.mark.long)]
 )
 @pytest.mark.timeout(1800)
 async def test_of_many_workers_and_tiny_jobs_each_runs_once(site, workers, jobs):
