@@ -1,7 +1,8 @@
 """Every measurement, one after the other: `python -m benchmarks.full [NAME …]`, see NAMES.
 
 On DATABASE_URL's server, else on an embedded one. Each is bounded in jobs and in time. SCALE in the
-environment multiplies the sizes of `history` and `held` (default 0.1: a tenth of the full sizes).
+environment multiplies the sizes of `history`, `held` and `sweeps` (default 0.1: a tenth of the full
+sizes).
 """
 
 import os
@@ -13,6 +14,7 @@ from benchmarks import quick
 from benchmarks.load import committers, held, history, memory, rates, remote, under_load
 from benchmarks.measures import drain
 from benchmarks.server import Server, running
+from benchmarks.sweeps import show_sweeps
 from benchmarks.workers import BARE, OURS
 
 SCALE = float(os.environ.get("SCALE", "0.1"))
@@ -58,6 +60,7 @@ NAMES: dict[str, Callable[[Server], None]] = {
     "committers": committers,
     "history": lambda server: history(server, SCALE),
     "held": lambda server: held(server, SCALE),
+    "sweeps": lambda server: show_sweeps(server, SCALE),
     "memory": lambda server: memory(server, SCALE),
     "load": under_load,
     "remote": remote,

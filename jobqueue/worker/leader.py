@@ -63,8 +63,7 @@ class Leader:
         self._trust_end = 0.0
         self._informed = -LOOK_SECONDS
         self._candidacy, self._office = (Patience(p, self.outages) for p in ("elect", "lead"))
-        self._broken = False
-        self._unable = 0  # wins in a row without a working service
+        self._broken, self._unable = False, 0  # unable: wins in a row without a working service
         self._look.set()  # a first look without being asked
 
     @property

@@ -68,20 +68,25 @@ class Ticking:
         """Enqueue what is due. One that fails stops no other."""
         ids = await self.session.call(schedules.due, CALL_SECONDS, limit, self._muted)
         weather: Exception | None = None
+        queues: set[str] = set()
         for id in ids:
             try:
-                await self._fire_one(id)
+                queues |= await self._fire_one(id)
             except Exception as error:
                 if not is_weather(error):
                     raise
                 weather = weather or error
+        if queues and self.settings.notify:
+            payloads = [json.dumps({"kind": "ready", "queue": queue}) for queue in sorted(queues)]
+            await self.session.call(promotion.notify, CALL_SECONDS, payloads)
         if weather is not None:
             raise weather
         if len(ids) == limit:
             return True
         return await self.look(limit)
 
-    async def _fire_one(self, id: int) -> None:
+    async def _fire_one(self, id: int) -> set[str]:
+        """Return the queues that have new jobs."""
         taken: list[schedules.Due] = []
 
         async def fire(connection: AsyncConnection[Any]) -> set[str]:
@@ -92,15 +97,12 @@ class Ticking:
             return await self._enqueue(connection, schedule)
 
         try:
-            queues = await self.session.call(in_batch, CALL_SECONDS, BATCH_SECONDS, fire)
+            return await self.session.call(in_batch, CALL_SECONDS, BATCH_SECONDS, fire)
         except Exception as error:
             if not taken or is_weather(error):
                 raise
             await self._failed(taken[0], error)
-            return
-        if queues and self.settings.notify:
-            payloads = [json.dumps({"kind": "ready", "queue": queue}) for queue in sorted(queues)]
-            await self.session.call(promotion.notify, CALL_SECONDS, payloads)
+            return set()
 
     async def _enqueue(self, connection: AsyncConnection[Any], schedule: schedules.Due) -> set[str]:
         """Ticks, their jobs and the next plan, all in the transaction that holds the row."""

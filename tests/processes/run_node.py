@@ -89,8 +89,9 @@ async def main() -> None:
     )
     await session.call(workers.register, 10, identity)
     leader = Leader(parameters=PARAMETERS, worker=me, settings=SETTINGS)
-    # Schedules that a test moves are seen soon.
-    leader._maintenance.steps["schedules"].interval = 0.3
+    # Schedules that a test moves, and leases that lapse, are seen soon.
+    for name in ("look", "schedules"):
+        leader._maintenance.steps[name].interval = 0.3
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     neighbours = kernel.Neighbours(session, me, SETTINGS)

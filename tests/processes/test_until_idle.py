@@ -1,7 +1,6 @@
 """Runs that end by themselves, and poison, with real workers."""
 
 import signal
-import time
 from datetime import timedelta
 
 import pytest
@@ -9,21 +8,15 @@ from django.utils import timezone
 
 from jobqueue import enqueue_many
 from jobqueue.models import Attempt, Job, LeaderLease, Queue, Worker
-from tests.children import Children, wait_until
+from tests.children import wait_until
 from tests.processes import tasks
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(180)]
 
 
-@pytest.fixture
-def children(transactional_db, tmp_path):
-    with Children(tmp_path) as started:
-        yield started
-
-
-def ended(process, seconds=60):
-    wait_until(lambda: process.poll() is not None, seconds)
-    return process.returncode
+def drained(fleet, *options):
+    """Run a worker until it ends by itself; its exit code."""
+    return fleet.start("--until-idle", *options, wait=False).ended(60)
 
 
 def running(job):
@@ -31,68 +24,67 @@ def running(job):
 
 
 @pytest.mark.spec("S158", "S160", "S163")
-def test_a_drain_ends_with_0_once_even_the_retries_have_run(children):
+def test_a_drain_ends_with_0_once_even_the_retries_have_run(fleet):
     enqueue_many([(tasks.add, (n, 1)) for n in range(50)])
     retried = tasks.fail_once.enqueue()
-    later = tasks.add.using(run_after=timezone.now() + timedelta(seconds=3)).enqueue(1, 2)
-    assert ended(children.worker("--until-idle")) == 0
+    later = tasks.add.using(run_after=timezone.now() + timedelta(seconds=1)).enqueue(1, 2)
+    assert drained(fleet) == 0
     assert set(Job.objects.values_list("state", flat=True)) == {"SUCCEEDED"}
     assert Job.objects.get(pk=retried.id).attempts == 2
     assert Job.objects.get(pk=later.id).result == 3
 
 
 @pytest.mark.spec("S160", "S161")
-def test_a_drain_in_which_a_job_died_ends_with_3(children):
+def test_a_drain_in_which_a_job_died_ends_with_3(fleet):
     tasks.die.enqueue()
     tasks.add.enqueue(1, 1)
-    assert ended(children.worker("--until-idle")) == 3
+    assert drained(fleet) == 3
     assert sorted(Job.objects.values_list("state", flat=True)) == ["DEAD", "SUCCEEDED"]
 
 
 @pytest.mark.spec("S160", "S162")
-def test_a_drain_that_reaches_its_longest_run_ends_with_4_through_the_ordinary_shutdown(children):
+def test_a_drain_that_reaches_its_longest_run_ends_with_4_through_the_ordinary_shutdown(fleet):
     job = tasks.sleep.enqueue(600)
-    process = children.worker("--until-idle", "--max-runtime", "3")
+    worker = fleet.start("--until-idle", "--max-runtime", "1", DRAIN_SECONDS=60)
     wait_until(lambda: running(job))
     wait_until(lambda: Worker.objects.filter(phase="DRAINING").exists())
-    process.terminate()  # only escalates: the handler is cancelled now, the verdict stays
-    assert ended(process) == 4
+    # Only escalates: the handler is cancelled now, the verdict stays.
+    assert worker.stop() == 4
     row = Job.objects.get(pk=job.id)
     assert (row.state, row.failures, row.interruptions) == ("READY", 0, 1)
 
 
-@pytest.mark.spec("S163")
-def test_unknown_tasks_and_paused_queues_do_not_keep_a_drain_alive(children):
+@pytest.mark.spec("S163", "A30")
+def test_unknown_tasks_and_paused_queues_do_not_keep_a_drain_alive(fleet):
     Job.objects.create(task="tests.processes.tasks.of_the_next_release")
     Queue.objects.create(name="mail", paused_at=timezone.now())
     tasks.add.using(queue_name="mail").enqueue(1, 1)
-    assert ended(children.worker("--until-idle")) == 0
+    assert drained(fleet) == 0
     assert Job.objects.get(queue="mail").state == "READY"
     assert Job.objects.get(queue="default").reason == "unknown task"
 
 
 @pytest.mark.spec("S160", "S197e")
-def test_several_processes_drain_and_the_verdict_is_the_worst(children):
+def test_several_processes_drain_and_the_verdict_is_the_worst(fleet):
     enqueue_many([(tasks.add, (n, 1)) for n in range(200)])
     tasks.die.enqueue()
-    assert ended(children.worker("--until-idle", "--processes", "2")) == 3
+    assert drained(fleet, "--processes", "2") == 3
     assert Job.objects.filter(state="SUCCEEDED").count() == 200
 
 
 @pytest.mark.spec("S109", "S183", "S196")
-def test_a_job_that_kills_its_worker_ends_dead_and_its_neighbours_succeed(children):
-    process = children.worker("--processes", "2")
-    poison = tasks.poison.enqueue()
+def test_a_job_that_kills_its_worker_ends_dead_and_its_neighbours_succeed(fleet):
+    supervisor = fleet.start("--processes", "2")
+    poison = tasks.poison.using(max_attempts=2).enqueue()
     enqueue_many([(tasks.add, (n, 1)) for n in range(100)])
     wait_until(lambda: Job.objects.filter(pk=poison.id, state="DEAD").exists(), 60)
     wait_until(lambda: Job.objects.filter(state="SUCCEEDED").count() == 100, 60)
     row = Job.objects.get(pk=poison.id)
-    assert (row.attempts, row.failures, row.reason) == (3, 3, "worker lost")
+    assert (row.attempts, row.failures, row.reason) == (2, 2, "worker lost")
     outcomes = Attempt.objects.filter(job_id=poison.id).values_list("outcome", "recorded_by")
     assert set(outcomes) == {("LOST", "leader")}
     wait_until(lambda: Worker.objects.filter(died_at=None).count() == 2, 60)
-    process.terminate()
-    assert ended(process) == 0
+    assert supervisor.stop() == 0
 
 
 @pytest.mark.spec("S196")
@@ -121,33 +113,34 @@ def leader_other_than(old):
 
 
 @pytest.mark.spec("S174", "S175", "S176")
-def test_a_stopping_worker_gives_the_role_away_before_it_drains(children):
-    first = children.worker()
-    old = wait_until(leader)
-    job = tasks.sleep.enqueue(4)
-    wait_until(lambda: running(job))
-    children.worker()
-    wait_until(lambda: Worker.objects.count() == 2)
-    first.terminate()
-    wait_until(lambda: leader_other_than(old), 15)
-    assert first.poll() is None  # it still drains
-    assert ended(first) == 0
-    assert Job.objects.get(pk=job.id).state == "SUCCEEDED"
-
-
-@pytest.mark.spec("S109", "S183")
-def test_a_killed_leader_is_followed_and_its_job_run_by_a_neighbour(children):
-    first = children.worker()
+def test_a_stopping_worker_gives_the_role_away_before_it_drains(fleet):
+    first = fleet.start(DRAIN_SECONDS=60)
     old = wait_until(leader)
     job = tasks.sleep.enqueue(600)
     wait_until(lambda: running(job))
-    children.worker()
-    wait_until(lambda: Worker.objects.count() == 2)
-    begin = time.monotonic()
-    first.send_signal(signal.SIGKILL)
-    first.wait()
+    second = fleet.start()
+    first.send(signal.SIGTERM)
+    wait_until(lambda: leader_other_than(old))
+    assert first.process.poll() is None  # it still drains
+    assert Job.objects.get(pk=job.id).worker == old.pk
+    assert first.stop() == 0  # the second signal
+    wait_until(lambda: running(job))
+    assert second.stop() == 0
+    assert Job.objects.get(pk=job.id).failures == 0
+
+
+@pytest.mark.spec("S109", "S183")
+def test_a_killed_leader_is_followed_and_its_job_run_by_a_neighbour(fleet):
+    first = fleet.start(LEASE_SECONDS=120, LEADER_LEASE_SECONDS=120)
+    old = wait_until(leader)
+    job = tasks.sleep.enqueue(600)
+    wait_until(lambda: running(job))
+    second = fleet.start(LEASE_SECONDS=120, LEADER_LEASE_SECONDS=120)
+    first.process.kill()
+    first.process.wait()
+    held_until = Job.objects.get(pk=job.id).lease_expires_at
     wait_until(lambda: leader_other_than(old), 40)
-    wait_until(lambda: Attempt.objects.filter(job_id=job.id, outcome="LOST").exists(), 40)
-    assert time.monotonic() - begin < 25  # far from the lease of 30 s
+    lost = wait_until(lambda: Attempt.objects.filter(job_id=job.id, outcome="LOST").first(), 40)
+    assert Worker.objects.get(pk=old.pk).died_at < lost.finished_at < held_until
     wait_until(lambda: running(job), 40)
-    Worker.objects.get(pk=old.pk, died_at__isnull=False)
+    assert second.stop() == 0

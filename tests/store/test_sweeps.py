@@ -187,7 +187,7 @@ async def test_a_parked_job_is_dead_after_its_time_and_not_before(connection):
     assert (await job_row(connection, old))["reason"] == "unknown task"
 
 
-@pytest.mark.spec("S179")
+@pytest.mark.spec("S179", "A18")
 async def test_a_batch_is_no_larger_than_its_limit(connection):
     for _ in range(5):
         await add_job(connection, expires_at=ago(1))

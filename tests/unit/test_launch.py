@@ -67,7 +67,7 @@ def test_any_queue_may_be_served_where_any_may_be_enqueued(settings):
     assert parse_queues(None) == {"default": 1}
 
 
-@pytest.mark.spec("S232")
+@pytest.mark.spec("S232", "S197f")
 @pytest.mark.parametrize(
     ("option", "value", "sentence"),
     [

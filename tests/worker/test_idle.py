@@ -144,7 +144,7 @@ async def test_a_job_that_died_since_the_start_makes_it_3_whoever_ran_it(connect
     assert (verdict.died, verdict.code) == (1, 3)
 
 
-@pytest.mark.spec("S161")
+@pytest.mark.spec("S161", "A16")
 async def test_cancelled_jobs_and_retries_are_no_failures(connection, watch):
     task = watch()
     await until(lambda: task.watch._since)

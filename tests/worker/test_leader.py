@@ -24,6 +24,10 @@ SHORT = Settings(leader_lease_seconds=2.0, backoff_base_seconds=0.0)
 HOLDER = "SELECT holder FROM jobqueue_leaderlease"
 TERM = "SELECT term FROM jobqueue_leaderlease"
 SEND = "tests.sample_tasks.send"
+ADVISORY_LOCKS = """
+SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+WHERE l.locktype = 'advisory' AND d.datname = current_database()
+"""
 
 
 @pytest_asyncio.fixture
@@ -46,7 +50,7 @@ async def start(parameters):
             await leader.service
 
 
-@pytest.mark.spec("S166", "S167")
+@pytest.mark.spec("S166", "S167", "A20")
 async def test_the_first_of_several_workers_leads_alone(start, connection):
     leaders = [start() for _ in range(3)]
     first = await until(lambda: next((leader for leader in leaders if leader.is_leading), None))
@@ -56,6 +60,7 @@ async def test_the_first_of_several_workers_leads_alone(start, connection):
         await until(lambda before=before: renewed_since(connection, before))
         assert [leader for leader in leaders if leader.is_leading] == [first]
     assert (first.term, await one(connection, TERM)) == (1, 1)
+    assert await one(connection, ADVISORY_LOCKS) == 0
 
 
 async def renewed_since(connection, before):
@@ -332,12 +337,15 @@ async def says(connection, statement, wanted):
     return set(await one(connection, statement)) == wanted
 
 
-@pytest.mark.spec("S191")
-async def test_a_retention_of_zero_is_at_once_and_none_is_for_ever(start, connection):
-    gone = await add_job(connection, state="SUCCEEDED", finished_at=ago(0))
+@pytest.mark.spec("S191", "A19")
+async def test_a_retention_of_zero_is_at_once_and_again_and_none_is_for_ever(start, connection):
     kept = await add_job(connection, state="DEAD", finished_at=ago(9**9))
-    start(replace(SHORT, retention={"SUCCEEDED": 0.0, "CANCELLED": 60.0, "DEAD": None}))
-    await until(lambda: is_zero(connection, f"SELECT count(*) FROM jobqueue_job WHERE id = {gone}"))
+    leader = start(replace(SHORT, retention={"SUCCEEDED": 0.0, "CANCELLED": 60.0, "DEAD": None}))
+    for _ in range(2):
+        gone = await add_job(connection, state="SUCCEEDED", finished_at=ago(0))
+        leader._maintenance.wake("look", 0.0)
+        left = f"SELECT count(*) FROM jobqueue_job WHERE id = {gone}"
+        await until(lambda left=left: is_zero(connection, left))
     assert await is_in(connection, kept, "DEAD")
 
 

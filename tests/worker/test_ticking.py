@@ -111,6 +111,14 @@ async def test_a_new_schedule_is_planned_and_not_run(connection, leader):
     assert timedelta() < planned - datetime.now(UTC) <= timedelta(minutes=1)
 
 
+@pytest.mark.spec("S188", "A17")
+async def test_a_schedule_is_planned_in_its_own_time_zone(connection, leader):
+    schedule = await add(connection, cron="0 6 * * *", timezone="Asia/Kolkata")
+    await leader().fire(20)
+    planned = (await row(connection, schedule))["next_run_at"].astimezone(UTC)
+    assert (planned.hour, planned.minute) == (0, 30)
+
+
 async def test_a_disabled_schedule_does_nothing(connection, leader):
     await add(connection, enabled=False)
     await leader().fire(20)
@@ -119,20 +127,20 @@ async def test_a_disabled_schedule_does_nothing(connection, leader):
 
 @pytest.mark.spec("S187")
 @pytest.mark.parametrize(
-    ("catch_up", "late", "made"),
+    ("catch_up", "cron", "late", "made"),
     [
-        ("skip", "1 s", 1),
-        ("skip", "6 h", 1),  # the minute that has just begun is in time
-        ("once", "6 h", 1),
-        ("all", "1 h", 61),
-        ("all", "3 d", 1440),  # of the last day
+        ("skip", "* * * * *", "1 s", 1),
+        ("skip", "* * * * *", "6 h", 1),  # the minute that has just begun is in time
+        ("once", "* * * * *", "6 h", 1),
+        ("all", "* * * * *", "1 h", 61),
+        ("all", "*/10 * * * *", "3 d", 144),  # of the last day, in two batches
     ],
 )
 async def test_missed_minutes_are_made_up_by_the_documented_rule(
-    connection, leader, catch_up, late, made
+    connection, leader, catch_up, cron, late, made
 ):
     minute = "date_trunc('minute', clock_timestamp())"
-    schedule = await add(connection, catch_up=catch_up)
+    schedule = await add(connection, catch_up=catch_up, cron=cron)
     await connection.execute(
         f"UPDATE jobqueue_schedule SET next_run_at = {minute} - interval '{late}'"
     )
@@ -167,7 +175,7 @@ BROKEN = [
 ]
 
 
-@pytest.mark.spec("S186")
+@pytest.mark.spec("S186", "A17")
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda value: next(iter(value)))
 async def test_a_broken_schedule_is_disabled_after_three_strikes_and_stops_no_other(
     connection, leader, broken
