@@ -111,6 +111,7 @@ def test_a_cancel_in_the_middle_stops_it_soon_and_undoes_what_was_written(
     assert row.outcome == Outcome.OPEN
 
 
+@pytest.mark.spec("S9")
 def test_two_signals_in_the_middle_give_it_back_and_the_next_start_finishes_it(
     children: Children,
 ) -> None:
@@ -136,8 +137,12 @@ def test_two_signals_in_the_middle_give_it_back_and_the_next_start_finishes_it(
     assert (row.rows, row.added, Contact.objects.count()) == (3_000, 3_000, 3_000)
     assert job_of(row).state == Job.State.SUCCEEDED
     assert Job.objects.filter(queue="mail").count() == 1
+    # Each process is a worker of its own: what the first one held is nothing to the second.
+    first, second = Attempt.objects.filter(job=row.job_id).order_by("number")
+    assert first.worker != second.worker
 
 
+@pytest.mark.spec("S218")
 def test_the_partners_moods_lead_to_retries_and_to_dead_letters(children: Children) -> None:
     children.worker()
     ids = {plan: request_webhook(plan).job_id for plan in ("well", "flaky", "busy", "gone")}
@@ -155,3 +160,14 @@ def test_the_partners_moods_lead_to_retries_and_to_dead_letters(children: Childr
         "gone": (Job.State.DEAD, 1),
     }
     assert "410 Gone" in jobs["gone"].last_error
+    told = [json.loads(line) for line in children.log("runworker") if line.startswith("{")]
+    levels = [
+        (e["job"], e["event"], e["level"]) for e in told if e["level"] in ("warning", "error")
+    ]
+    assert sorted(levels) == sorted(
+        [
+            *[(ids["flaky"], "job_retry_scheduled", "warning")] * 2,
+            (ids["busy"], "job_retry_scheduled", "warning"),
+            (ids["gone"], "job_dead", "error"),
+        ]
+    )

@@ -69,6 +69,7 @@ def test_the_pages_speak_german(operator: Client) -> None:
     with translation.override("de"):
         shown = operator.get("/admin/jobqueue/job/").content.decode()
         assert "Gescheitert" in shown
+        assert "Job-Warteschlange" in operator.get("/admin/").content.decode()
         assert "Warteschlange" in shown
         done = operator.post(
             "/admin/jobqueue/job/act/retry/", {"job": job.pk, "confirmed": "1"}, follow=True
