@@ -43,6 +43,25 @@ SELECT gen_random_uuid(), id, 1, gen_random_uuid(),
     CASE WHEN state = 'DEAD' THEN 'ValueError' ELSE '' END, '', '', 'holder'
 FROM jobqueue_job WHERE state IN ('SUCCEEDED', 'DEAD') AND id %% 5 = 0
 """
+# Eight days of figures, as many as the leader keeps, and two hundred stops of workers.
+MINUTES = """
+INSERT INTO jobqueue_minute (at, queue, succeeded, failed, wait_p50, wait_p95)
+SELECT date_trunc('minute', now()) - n * interval '1 minute', queue, n %% 300, n %% 7, 0.01, 0.2
+FROM generate_series(1, 11520) n,
+    unnest(ARRAY['', 'default', 'mail', 'imports', 'reports']) AS queue
+"""
+WORKERS = """
+INSERT INTO jobqueue_worker (id, name, pid, queues, concurrency, phase, last_seen_at, stop_report)
+SELECT gen_random_uuid(), 'web-' || n, n, '["default", "mail"]', 10,
+    CASE WHEN n %% 10 = 0 THEN 'RUNNING' ELSE 'STOPPED' END, now(),
+    CASE WHEN n %% 10 = 0 THEN NULL ELSE '{"completed": 412, "reason": "signal"}'::jsonb END
+FROM generate_series(1, 200) n
+"""
+SCHEDULES = """
+INSERT INTO jobqueue_schedule (name, task, cron, timezone)
+SELECT 'schedule ' || n, 'shop.tasks.task1', n %% 60 || ' 3 * * *', 'Europe/Berlin'
+FROM generate_series(1, 50) n
+"""
 BATCH = 250_000
 
 
@@ -50,13 +69,15 @@ def main(rows: int) -> None:
     start = time.monotonic()
     with connection.cursor() as cursor:
         cursor.execute(
-            "TRUNCATE jobqueue_job, jobqueue_attempt, jobqueue_jobevent, jobqueue_minute"
+            "TRUNCATE jobqueue_job, jobqueue_attempt, jobqueue_jobevent, jobqueue_minute,"
+            " jobqueue_worker, jobqueue_schedule CASCADE"
         )
         for first in range(1, rows + 1, BATCH):
             last = min(first + BATCH - 1, rows)
             cursor.execute(FILL, {"first": first, "last": last, "rows": rows})
             print(f"{last:,} rows, {time.monotonic() - start:.0f} s", flush=True)
-        cursor.execute(ATTEMPTS, {})
+        for statement in (ATTEMPTS, MINUTES, WORKERS, SCHEDULES):
+            cursor.execute(statement, {})
         cursor.execute("VACUUM (ANALYZE) jobqueue_job")
         cursor.execute("VACUUM (ANALYZE) jobqueue_attempt")
 

@@ -1,13 +1,14 @@
 """The Django app."""
 
 from django.apps import AppConfig
+from django.utils.translation import gettext_lazy as _
 
 
 class JobQueueConfig(AppConfig):
     """Registers the system checks and sets up the logs."""
 
     name = "jobqueue"
-    verbose_name = "Job queue"
+    verbose_name = _("Job queue")
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:

@@ -4,6 +4,7 @@ In a database of its own (Django's test database), with made-up rows, in light a
 """
 # ruff: noqa: S106, S311  (a throw-away database, and dice for its rows)
 
+import contextlib
 import os
 import random
 import shutil
@@ -21,6 +22,10 @@ os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
 
 import django  # noqa: E402
 
+from project import postgres  # noqa: E402
+
+server = contextlib.ExitStack()
+os.environ["DATABASE_URL"] = server.enter_context(postgres.running(postgres.TESTS))
 django.setup()
 
 from django.contrib.auth.models import User  # noqa: E402
@@ -30,7 +35,15 @@ from django.test.testcases import LiveServerThread  # noqa: E402
 from django.utils import timezone  # noqa: E402
 from playwright.sync_api import Page, sync_playwright  # noqa: E402
 
-from jobqueue.models import JobEvent, LeaderLease, Minute, Queue, Schedule  # noqa: E402
+from jobqueue.models import (  # noqa: E402
+    Job,
+    JobEvent,
+    LeaderLease,
+    Minute,
+    Queue,
+    Schedule,
+    ScheduleTick,
+)
 from jobqueue.states import Outcome, State  # noqa: E402
 from tests.browser.chromium import ARGUMENTS  # noqa: E402
 from tests.web import rows  # noqa: E402
@@ -63,6 +76,11 @@ def main() -> None:
                 page.goto(address + where)
                 page.reload()  # the first answer tells the server the browser's zone
                 page.screenshot(path=IMAGES / f"{name}-{scheme}.png", full_page=name != "jobs")
+            page.goto(f"{address}/admin/jobqueue/job/?state=DEAD")
+            page.get_by_label("all that match, on every page").check()
+            page.get_by_role("button", name="Retry").click()
+            page.wait_for_url("**/act/retry/")
+            page.screenshot(path=IMAGES / f"confirm-{scheme}.png")
             page.set_viewport_size({"width": 390, "height": 844})
             page.goto(address + pages["dashboard"])
             page.screenshot(path=IMAGES / f"phone-{scheme}.png")
@@ -106,9 +124,9 @@ def fill() -> dict[str, str]:
         rows.worker(name=f"web-{n}", queues=["default", "mail", "imports"], version="0.1.0")
         for n in (1, 2)
     ]
-    report = {"completed": 412, "interrupted": 1, "returned": 0, "unrecorded": 0}
+    report = {"completed": 412, "interrupted": 1, "returned": 0, "unrecorded": 0, "claimed": 413}
     for n in range(3):
-        rows.worker(
+        stopped = rows.worker(
             name=f"web-{n % 2 + 1}",
             version="0.1.0",
             phase="STOPPED",
@@ -127,9 +145,14 @@ def fill() -> dict[str, str]:
         rows.job(
             State.RUNNING,
             task=TASKS[n % 3],
+            queue="imports",
+            kwargs={"import": 70 + n},
             worker=workers[n % 2].pk,
             lease_expires_at=lease,
-            claimed_at=now - timedelta(seconds=dice.randint(1, 90)),
+            enqueued_at=now - timedelta(seconds=91),
+            run_at=now - timedelta(seconds=91),
+            started_at=(start := now - timedelta(seconds=dice.randint(20, 90))),
+            claimed_at=start,
             progress={"done": 900 * (n + 1), "total": 5000, "note": "rows"},
         )
     for n in range(60):
@@ -157,17 +180,34 @@ def fill() -> dict[str, str]:
         next_run_at=now + timedelta(hours=5),
         last_run_at=now - timedelta(hours=19),
     )
+    for n in range(3):
+        ScheduleTick.objects.create(
+            schedule=schedule,
+            tick_at=(tick := now - timedelta(hours=19, days=n)),
+            fired_at=tick,
+            fired_by=f"web-1, term {12 - n}",
+            job=dice.randint(1, 60),
+        )
     dead = dead_letter(now)
     waiting = rows.job(queue="reports", kwargs={"month": "2026-11"})
     history(now, dice)
+    running = Job.objects.filter(state=State.RUNNING).order_by("pk")[0]
+    note = "The handler blocked the event loop for 3.1 s at:\n"
+    note += '  File "contacts/tasks.py", line 57, in check\n    time.sleep(3)'
+    JobEvent.objects.create(job=running.pk, kind="blocked_loop", note=note)
     return {
         "dashboard": "/admin/jobqueue/dashboard/",
         "jobs": "/admin/jobqueue/job/",
         "dead-letter": f"/admin/jobqueue/job/{dead}/",
         "waiting": f"/admin/jobqueue/job/{waiting.pk}/",
+        "running": f"/admin/jobqueue/job/{running.pk}/",
         "queues": "/admin/jobqueue/queue/",
         "workers": "/admin/jobqueue/worker/",
+        "worker": f"/admin/jobqueue/worker/{stopped.pk}/",
+        "leader": "/admin/jobqueue/leaderlease/",
+        "schedules": "/admin/jobqueue/schedule/",
         "schedule": f"/admin/jobqueue/schedule/{schedule.pk}/",
+        "schedule-form": f"/admin/jobqueue/schedule/{schedule.pk}/edit/",
     }
 
 
@@ -215,4 +255,5 @@ def history(now: datetime, dice: random.Random) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with server:
+        main()

@@ -74,7 +74,7 @@ class Story:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """One thing that happened: an attempt, or an act."""
+    """One thing that happened: an attempt, or an act; neither for the claim that runs now."""
 
     at: datetime
     attempt: Attempt | None = None
@@ -131,6 +131,8 @@ def load(pk: int) -> Story | None:
     timeline = [
         Moment(at=a.started_at, attempt=a, duration=a.finished_at - a.started_at) for a in attempts
     ] + [Moment(at=e.at, event=e) for e in events]
+    if job.claimed_at is not None:
+        timeline.append(Moment(at=job.claimed_at))
     worker = Worker.objects.using(alias).filter(pk=job.worker).first() if job.worker else None
     return Story(
         job=job,

@@ -11,6 +11,7 @@ from django.urls import URLPattern
 from django.utils.translation import gettext as _
 
 from jobqueue import stats
+from jobqueue.admin import words
 from jobqueue.admin.acting import clock
 from jobqueue.admin.desk import DeskAdmin
 from jobqueue.conf import settings
@@ -20,6 +21,8 @@ from jobqueue.states import Phase, State
 SHOWN = 100
 # What a stop report counts, in the order of the page.
 COUNTS = ("completed", "interrupted", "returned", "unrecorded")
+# PostgreSQL does not keep the order of an object's keys.
+ORDER = {name: place for place, name in enumerate(words.REPORT)}
 
 
 @admin.register(Worker)
@@ -62,7 +65,7 @@ class WorkerAdmin(DeskAdmin):
             "now": clock(),
             "worker": worker,
             "running": list(running[:SHOWN]),
-            "report": list(report.items()),
+            "report": sorted(report.items(), key=lambda item: ORDER.get(item[0], len(ORDER))),
         }
         return self.render_live(request, "worker.html", "worker_live.html", context)
 

@@ -10,8 +10,9 @@ WEATHER_CLASSES = {"08", "40", "53", "57", "58"}
 # Read-only after a failover; lock not available; time-outs of a transaction
 READ_ONLY = "25006"
 WEATHER_STATES = {READ_ONLY, "55P03", "25P03", "25P04"}
-# After these a session is not used again: read-only; a prepared statement that is not there.
-USELESS_STATES = {READ_ONLY, "26000"}
+# After these a session is not used again: read-only; prepared statements that are not there, or are
+# another's.
+USELESS_STATES = {READ_ONLY, "26000", "42P05"}
 # How a login is refused: that early in the protocol an error bears no code.
 REFUSALS = (
     "authentication failed",

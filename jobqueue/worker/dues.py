@@ -33,6 +33,8 @@ class Dues:
 
     def take(self, now: float) -> bool:
         """Forget those that are due; whether there were any."""
+        if not self._ticks:
+            return False
         due = {tick for tick in self._ticks if tick * APART_SECONDS <= now}
         self._ticks -= due
         return bool(due)

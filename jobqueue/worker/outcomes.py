@@ -8,17 +8,14 @@ import inspect
 from typing import Any
 
 import structlog
-from django.utils.module_loading import import_string
 from psycopg.errors import QueryCanceled
 
-from jobqueue import backoff
 from jobqueue.conf import Settings
 from jobqueue.exceptions import (
     JobCancelled,
     JobInterrupted,
     JobTimeout,
     PermanentError,
-    RetryLater,
     Snooze,
     check_delay,
 )
@@ -26,7 +23,7 @@ from jobqueue.payload import NotJSON, clean, encode
 from jobqueue.states import Outcome, Reason
 from jobqueue.store.claims import Claim
 from jobqueue.store.endings import Ending
-from jobqueue.worker import errors
+from jobqueue.worker import delays, errors
 from jobqueue.worker.attempt import Options
 from jobqueue.worker.held import Held, Stop
 
@@ -61,7 +58,7 @@ def of(
     except BaseException as broken:
         final = error is None
         reason = Reason.BAD_RESULT if final else Reason.RETRY
-        delay = 0.0 if final else _usual_delay(held, settings)
+        delay = 0.0 if final else delays.usual(held, settings)
         return _failed(held, broken, final=final, reason=reason, delay=delay)
     finally:
         if error is not None:
@@ -116,7 +113,9 @@ def raised(held: Held, error: BaseException, chosen: Options, settings: Settings
             return _failed(held, error, final=True, reason=Reason.PERMANENT)
         case JobCancelled() if held.control.cancelled:
             return _cancelled(held, error)
-    return _failed(held, error, delay=_delay(held, error, chosen, settings), reason=Reason.RETRY)
+    return _failed(
+        held, error, delay=delays.chosen(held, error, chosen, settings), reason=Reason.RETRY
+    )
 
 
 def _stopped(held: Held, error: BaseException, chosen: Options, settings: Settings) -> Ending:
@@ -149,7 +148,7 @@ def _timed_out(held: Held, error: BaseException, chosen: Options, settings: Sett
         error,
         outcome=Outcome.TIMED_OUT,
         final=final,
-        delay=0.0 if final else _delay(held, error, chosen, settings),
+        delay=0.0 if final else delays.chosen(held, error, chosen, settings),
         reason=Reason.PERMANENT if final else Reason.RETRY,
         error_class=TIMEOUT_CLASS,
         message=clean(message, errors.MESSAGE_LIMIT),
@@ -214,7 +213,7 @@ def cannot_be_atomic(held: Held) -> Ending:
 
 def broken(held: Held, error: BaseException, settings: Settings) -> Ending:
     """The worker itself failed around the handler: a failure like any other, so that it ends."""
-    return _failed(held, error, delay=_usual_delay(held, settings), reason=Reason.RETRY)
+    return _failed(held, error, delay=delays.usual(held, settings), reason=Reason.RETRY)
 
 
 def refused_by_database(ending: Ending, error: Exception) -> Ending:
@@ -277,23 +276,3 @@ def _failed(
 def unwound(error: BaseException) -> bool:
     """Whether the interrupt brought this about: itself, or an error raised while it unwound."""
     return any(isinstance(each, INTERRUPTS) for each in errors.related(error))
-
-
-def _delay(held: Held, error: BaseException, chosen: Options, settings: Settings) -> float:
-    """Return the wait before the next attempt. What breaks here falls back to the setting."""
-    try:
-        if isinstance(error, RetryLater):
-            return check_delay("RetryLater", error.seconds)
-        rule = chosen.backoff
-        if isinstance(rule, str):
-            rule = import_string(rule)
-        base, ceiling = settings.backoff_base_seconds, settings.backoff_max_seconds
-        return backoff.delay(held.claim.failures + 1, base=base, ceiling=ceiling, rule=rule)
-    except BaseException:
-        log.warning("backoff_failed", job=held.claim.id, task=held.claim.task, exc_info=True)
-        return _usual_delay(held, settings)
-
-
-def _usual_delay(held: Held, settings: Settings) -> float:
-    base, ceiling = settings.backoff_base_seconds, settings.backoff_max_seconds
-    return backoff.delay(held.claim.failures + 1, base=base, ceiling=ceiling)

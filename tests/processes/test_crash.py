@@ -54,7 +54,10 @@ async def in_thread(function, *args):
 def freeze_the_holder(fleet, task, seconds):
     """Of two workers the one that runs the job is stopped until the other has been given it.
     Returns the job, the frozen worker and the other one."""
-    workers = {str(one.row().pk): one for one in (fleet.start(**SHORT_LEASE) for _ in range(2))}
+    started = [fleet.start(wait=False, **SHORT_LEASE) for _ in range(2)]
+    for worker in started:
+        worker.wait_for("worker_started")
+    workers = {str(worker.row().pk): worker for worker in started}
     job = int(task.enqueue(seconds).id)
     wait_until(lambda: fleet.count("begin") == 1, every=0.005)
     frozen = workers.pop(str(Job.objects.get(pk=job).worker))

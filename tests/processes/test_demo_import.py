@@ -27,16 +27,15 @@ def children(transactional_db: None, tmp_path: Path) -> Iterator[Children]:
         yield started
 
 
-def big_import(rows: int) -> Import:
-    return request_import("big.csv", sample_data.as_csv(sample_data.lines(rows)))
+def import_of(lines: list[list[str]]) -> Import:
+    return request_import("big.csv", sample_data.as_csv(lines))
 
 
 @contextlib.contextmanager
-def halted_before(number: int) -> Iterator[None]:
-    """Have an import of the made-up contacts wait at this one, which somebody else is just adding
-    and takes back at the end."""
+def halted_at(email: str) -> Iterator[None]:
+    """Have an import wait at this contact, which somebody else is just adding and takes back at
+    the end."""
     other = Import.objects.create(name="other.csv", content=b"", receipt_to="x@x.example")
-    email = sample_data.lines(number)[-1][1]
     with psycopg.connect(database_url()) as connection:
         connection.execute(
             "INSERT INTO contacts_contact (email, name, company, phone, source_id) "
@@ -101,7 +100,7 @@ def test_a_cancel_in_the_middle_stops_it_soon_and_undoes_what_was_written(
     children: Children,
 ) -> None:
     children.worker()
-    row = big_import(ROWS)
+    row = import_of(sample_data.lines(ROWS))
     wait_until(lambda: is_importing(row))
     operations.cancel(job_of(row), by="a test")
     wait_until(lambda: has_ended(row), seconds=3)  # a second, and what a busy machine adds
@@ -112,12 +111,14 @@ def test_a_cancel_in_the_middle_stops_it_soon_and_undoes_what_was_written(
     assert row.outcome == Outcome.OPEN
 
 
+@pytest.mark.spec("S9")
 def test_two_signals_in_the_middle_give_it_back_and_the_next_start_finishes_it(
     children: Children,
 ) -> None:
     worker = children.worker()
-    with halted_before(2_700):
-        row = big_import(3_000)
+    lines = sample_data.lines(3_000)
+    with halted_at(lines[2_700][1]):
+        row = import_of(lines)
         wait_until(lambda: progress_of(row) == ("importing", 2_500))
         worker.send_signal(signal.SIGINT)
         # Two signals of a kind that come at once are one to the operating system.
@@ -136,12 +137,21 @@ def test_two_signals_in_the_middle_give_it_back_and_the_next_start_finishes_it(
     assert (row.rows, row.added, Contact.objects.count()) == (3_000, 3_000, 3_000)
     assert job_of(row).state == Job.State.SUCCEEDED
     assert Job.objects.filter(queue="mail").count() == 1
+    # Each process is a worker of its own: what the first one held is nothing to the second.
+    first, second = Attempt.objects.filter(job=row.job_id).order_by("number")
+    assert first.worker != second.worker
 
 
+@pytest.mark.spec("S218")
 def test_the_partners_moods_lead_to_retries_and_to_dead_letters(children: Children) -> None:
     children.worker()
     ids = {plan: request_webhook(plan).job_id for plan in ("well", "flaky", "busy", "gone")}
-    wait_until(lambda: not Job.objects.filter(finished_at=None).exists(), seconds=30)
+
+    def all_have_ended() -> bool:
+        operations.run_now(Job.objects.filter(state=Job.State.SCHEDULED))  # their waits are seconds
+        return not Job.objects.filter(finished_at=None).exists()
+
+    wait_until(all_have_ended, every=0.1)
     jobs = {plan: Job.objects.get(pk=job_id) for plan, job_id in ids.items()}
     assert {plan: (job.state, job.attempts) for plan, job in jobs.items()} == {
         "well": (Job.State.SUCCEEDED, 1),
@@ -150,3 +160,14 @@ def test_the_partners_moods_lead_to_retries_and_to_dead_letters(children: Childr
         "gone": (Job.State.DEAD, 1),
     }
     assert "410 Gone" in jobs["gone"].last_error
+    told = [json.loads(line) for line in children.log("runworker") if line.startswith("{")]
+    levels = [
+        (e["job"], e["event"], e["level"]) for e in told if e["level"] in ("warning", "error")
+    ]
+    assert sorted(levels) == sorted(
+        [
+            *[(ids["flaky"], "job_retry_scheduled", "warning")] * 2,
+            (ids["busy"], "job_retry_scheduled", "warning"),
+            (ids["gone"], "job_dead", "error"),
+        ]
+    )

@@ -55,27 +55,6 @@ async def _refuses_logins(site):
     return False
 
 
-@pytest.mark.spec("S47", "D102")
-async def test_missing_tables_end_with_one_sentence(site):
-    await site.sky.ask("ALTER TABLE jobqueue_attempt RENAME TO away")
-    try:
-        sentence = await refused(site)
-    finally:
-        await site.sky.ask("ALTER TABLE away RENAME TO jobqueue_attempt")
-    assert "run `manage.py migrate`" in sentence
-
-
-@pytest.mark.spec("S47", "D113")
-@pytest.mark.parametrize("table", ["jobqueue_job", "jobqueue_attempt", "jobqueue_leaderlease"])
-async def test_a_role_without_a_right_ends_with_a_sentence_that_names_it(site, table):
-    await site.sky.ask(f"REVOKE UPDATE ON {table} FROM {ROLE}")
-    try:
-        sentence = await refused(site)
-    finally:
-        await site.sky.ask(f"GRANT UPDATE ON {table} TO {ROLE}")
-    assert f"UPDATE on {table}" in sentence
-
-
 @pytest.mark.spec("S47", "D39")
 @pytest.mark.parametrize("why", ["down", "crowded", "silent"])
 async def test_a_database_that_is_away_at_the_start_is_waited_for(site, why):

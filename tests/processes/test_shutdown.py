@@ -48,7 +48,7 @@ def test_short_jobs_all_end_in_the_drain_and_the_backlog_is_not_touched(fleet: F
     assert states()["READY"] + states()["SUCCEEDED"] == 300
 
 
-@pytest.mark.spec("S216", "S139", "S140", "S155", "S202", "A7")
+@pytest.mark.spec("S216", "S139", "S140", "S155", "S202", "A7", "D3")
 def test_long_jobs_are_interrupted_after_the_grace_and_go_back_uncharged(fleet: Fleet):
     worker = fleet.start("--concurrency", "10", "--no-leader", DRAIN_SECONDS=0.2)
     enqueue(300, tasks.nap, 20)
@@ -159,7 +159,7 @@ STUBBORN = [
 ]
 
 
-@pytest.mark.spec("S141", "S144", "S146", "S150", "S153", "S198", "A8")
+@pytest.mark.spec("S141", "S144", "S146", "S150", "S153", "S198", "A8", "D5", "D81")
 @pytest.mark.parametrize(("task", "args", "place"), STUBBORN)
 def test_a_handler_that_does_not_end_is_released_with_a_hold(fleet: Fleet, task, args, place):
     worker = fleet.start(DRAIN_SECONDS=0.5, CANCEL_SECONDS=0.5)
@@ -227,7 +227,7 @@ def test_a_handler_that_holds_the_interpreter_is_ended_though_no_signal_can_be_h
     assert "hold_interpreter" in worker.text()
 
 
-@pytest.mark.spec("S157", "S135", "S156")
+@pytest.mark.spec("S157", "S135", "S156", "D6")
 def test_an_idle_worker_stops_at_once_leader_or_not(fleet: Fleet):
     leader = fleet.start(POLL_SECONDS=60)
     leader.wait_for("leader_elected")
@@ -241,10 +241,10 @@ def test_an_idle_worker_stops_at_once_leader_or_not(fleet: Fleet):
     assert leader.events("leader_resigned")[0]["given_back"]
 
 
-@pytest.mark.spec("S108", "S104")
+@pytest.mark.spec("S108", "S104", "D1")
 def test_leases_are_renewed_during_the_drain(fleet: Fleet):
     worker = fleet.start(LEASE_SECONDS=1.5, CANCEL_SECONDS=0.3, DRAIN_SECONDS=60)
-    (job,) = enqueue(1, tasks.nap, 5)
+    (job,) = enqueue(1, tasks.nap, 3.5)
     wait_until(lambda: fleet.count("begin"))
     fleet.start("--concurrency", "2", LEASE_SECONDS=1.5, CANCEL_SECONDS=0.3)
     assert worker.stop() == 0
@@ -253,7 +253,7 @@ def test_leases_are_renewed_during_the_drain(fleet: Fleet):
     assert worker.report["completed"] == 1
 
 
-@pytest.mark.spec("S116", "S122", "S142", "A25")
+@pytest.mark.spec("S116", "S122", "S142", "A25", "D2")
 def test_a_cancel_during_the_drain_ends_the_job_and_the_worker(fleet: Fleet):
     worker = fleet.start(DRAIN_SECONDS=300)
     (job,) = enqueue(1, tasks.nap, 300)

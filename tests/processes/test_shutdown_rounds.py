@@ -13,7 +13,7 @@ from tests.processes.fleet import Fleet, adds_up, states
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
 
-ROUNDS, LONG_ROUNDS = 6, 200
+ROUNDS, LONG_ROUNDS = 4, 200
 JOBS = 60
 
 
@@ -77,7 +77,7 @@ def drains(fleet, rounds, seed):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.spec("S50", "S51", "S102", "S137", "S155", "S213", "S216")
+@pytest.mark.spec("S50", "S51", "S102", "S137", "S155", "S213", "S216", "D7")
 def test_drains_at_random_moments_lose_nothing_and_charge_nobody(fleet: Fleet):
     drains(fleet, ROUNDS, seed=random.randrange(10**6))
 

@@ -42,7 +42,7 @@ def test_a_database_that_is_no_postgresql_is_one_line() -> None:
     assert "needs PostgreSQL" in err
 
 
-@pytest.mark.spec("S18")
+@pytest.mark.spec("S18", "S47", "D102")
 def test_missing_tables_are_one_line_that_names_the_command() -> None:
     with new_database() as name:
         assert manage(*RUN, url=url_of(name)) == (
@@ -109,13 +109,16 @@ def test_bad_arguments_end_with_two_before_anything_starts(
     assert "Traceback" not in err
 
 
+PASSWORD = "hush"  # where the tests' server asks for one
+
+
 @pytest.fixture
 def runner(database: str) -> Iterator[str]:
     """A role with the documented rights and no other; its name."""
     name = f"runner_{os.getpid()}"
     with psycopg.connect(url_of(database), autocommit=True) as owner:
         role = sql.Identifier(name)
-        owner.execute(sql.SQL("CREATE ROLE {} LOGIN").format(role))
+        owner.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(role, PASSWORD))
         for table in TABLES:
             owner.execute(
                 sql.SQL("GRANT SELECT, INSERT, UPDATE, DELETE ON {} TO {}").format(
@@ -128,11 +131,11 @@ def runner(database: str) -> Iterator[str]:
         owner.execute(sql.SQL("DROP ROLE {}").format(role))
 
 
-@pytest.mark.spec("S18")
+@pytest.mark.spec("S18", "D113")
 def test_the_documented_rights_are_enough_to_enqueue_and_to_run(database: str, runner: str) -> None:
     with psycopg.connect(url_of(database), autocommit=True) as owner:
         owner.execute("TRUNCATE jobqueue_job")
-    url = url_of(database, runner)
+    url = url_of(database, f"{runner}:{PASSWORD}")
     code, _, err = manage("shell", "-v", "0", "-c", ENQUEUE, url=url)
     assert code == 0, err
     bulk = "import jobqueue; from tests.sample_tasks import send; jobqueue.enqueue_many([(send,)])"
@@ -145,6 +148,7 @@ def test_the_documented_rights_are_enough_to_enqueue_and_to_run(database: str, r
     assert states == [("SUCCEEDED",)]
 
 
+@pytest.mark.spec("S47", "D113")
 @pytest.mark.parametrize("table", ["job", "minute"])
 def test_a_missing_right_is_one_line_that_names_it(database: str, runner: str, table: str) -> None:
     with psycopg.connect(url_of(database), autocommit=True) as owner:
@@ -153,7 +157,7 @@ def test_a_missing_right_is_one_line_that_names_it(database: str, runner: str, t
                 sql.Identifier(f"jobqueue_{table}"), sql.Identifier(runner)
             )
         )
-    assert manage(*RUN, url=url_of(database, runner)) == (
+    assert manage(*RUN, url=url_of(database, f"{runner}:{PASSWORD}")) == (
         1,
         "",
         "runworker: The database user lacks rights that jobqueue needs: "
@@ -169,7 +173,8 @@ print(jobqueue.enqueue_many([(send,), (send, [2])]))
 """
 
 
-@pytest.mark.parametrize("border", [2**31, 2**53])
+@pytest.mark.spec("D75")
+@pytest.mark.parametrize("border", [pytest.param(2**31, marks=pytest.mark.long), 2**53])
 @pytest.mark.timeout(120)
 def test_ids_past_the_borders_of_smaller_numbers_run_fail_and_are_retried(
     database: str, border: int

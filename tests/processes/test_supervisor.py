@@ -184,7 +184,7 @@ async def test_a_child_that_asks_to_be_recycled_is_replaced_without_counting(sup
     assert process.poll() is None
 
 
-@pytest.mark.spec("S197c")
+@pytest.mark.spec("S197c", "A26")
 async def test_what_outlives_its_own_deadline_is_killed_and_counts_as_1(supervise):
     process = supervise(STUBBORN, 1, drain_seconds=0.1, cancel_seconds=0.1, KILL_MARGIN_SECONDS=0.1)
     await until(lambda: process.pids())

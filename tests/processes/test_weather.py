@@ -23,7 +23,7 @@ async def site(sky, tmp_path):
         print(worker.log.read_text(errors="replace")[-6000:])
 
 
-async def under_load(site, fault, seconds=3.0):
+async def under_load(site, fault, seconds=2.0):
     load = asyncio.ensure_future(site.feed(seconds))
     await asyncio.sleep(0)
     await until(lambda: _some_succeeded(site), every=0.1)
@@ -90,14 +90,14 @@ async def test_whatever_the_network_does_every_job_ends_as_often_as_its_attempts
     proxy = worker.proxy
 
     async def strike():
-        for _ in range(3):
+        for _ in range(2):
             match fault:
                 case "delay":
                     proxy.delay = (0.05, 0.3)
                     await asyncio.sleep(1)
                 case "swallow" | "swallow_answers":
                     setattr(proxy, fault, True)
-                    await asyncio.sleep(1.5)
+                    await asyncio.sleep(1.0)
                     proxy.cut()
                 case _:
                     getattr(proxy, fault)()
@@ -196,7 +196,7 @@ async def test_a_time_out_of_idle_sessions_is_no_outage(site):
     worker = await site.worker()
     for _ in range(3):
         await site.enqueue()
-        await asyncio.sleep(1.5)
+        await asyncio.sleep(0.8)
     await site.check()
     assert await site.sky.ask("SELECT max(attempts) FROM jobqueue_job") == 1
     assert outages(worker) == (0, 0)

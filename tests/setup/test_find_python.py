@@ -28,6 +28,8 @@ def program(file: Path, text: str) -> None:
 
 
 def find(path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    if libraries := os.environ.get("LD_LIBRARY_PATH"):  # this Python may need it
+        environment["LD_LIBRARY_PATH"] = libraries
     return subprocess.run(
         [SCRIPT],
         env={"PATH": str(path), "HOME": str(path.parent / "home"), **environment},

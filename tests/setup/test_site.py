@@ -116,7 +116,9 @@ def is_alive(pid: int) -> bool:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
+)
 def test_the_demo_stops_by_a_signal_and_leaves_no_process(
     demo: subprocess.Popen[str], tmp_path: Path, number: signal.Signals
 ) -> None:

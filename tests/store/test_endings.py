@@ -32,7 +32,7 @@ async def running(connection, **columns):
     return await add_running(connection, worker=ME, lease=ahead(30), **columns)
 
 
-@pytest.mark.spec("S66")
+@pytest.mark.spec("S66", "S6")
 async def test_state_history_result_and_progress_are_written_together(connection):
     claim = await running(connection, attempts=2)
     told = ending(claim, result='{"a": 1}', progress='{"done": 3}')

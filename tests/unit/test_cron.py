@@ -132,7 +132,7 @@ def test_every_second_hour_is_right_where_the_clock_changes_by_half_an_hour():
     assert local_ticks("0 */2 * * *", LORD_HOWE, date(2026, 4, 5)) == expected
 
 
-@pytest.mark.spec("S188")
+@pytest.mark.spec("S188", "A17", "D55")
 @pytest.mark.parametrize("zone", [BERLIN, NEW_YORK, LORD_HOWE, KOLKATA])
 def test_daily_at_six_is_at_six_local_every_day_of_a_year(zone):
     start = datetime(2026, 1, 1, tzinfo=ZoneInfo(zone))

@@ -17,7 +17,8 @@ from jobqueue.store.workers import TABLES
 from tests.documents import PAGES, ROOT, blocks, text
 
 ROW = re.compile(r"^\| `([A-Z_]+)` \| `(.+?)` \| (.+) \|$", re.MULTILINE)
-LINK = re.compile(r"\[[^]]+\]\(([^)\s]+)\)")
+LINK = re.compile(r"\[[^]]*\]\(([^)\s]+)\)")
+IMAGE = re.compile(r'(?:src|srcset)="([^"]+)"')
 COMMAND = re.compile(
     r"^(?:\$ )?(?:python )?(?:\.venv/bin/python )?manage\.py (runworker|jobqueue)\b"
 )
@@ -48,7 +49,7 @@ def anchors(page: str) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_link_to_a_file_of_ours_leads_somewhere(page):
-    for link in LINK.findall(text(page)):
+    for link in LINK.findall(text(page)) + IMAGE.findall(text(page)):
         if "://" in link:
             continue
         target, _, anchor = link.partition("#")

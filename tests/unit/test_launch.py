@@ -22,7 +22,7 @@ def test_queues_are_names_with_weights_in_order(text, queues):
     assert list(parse_queues(text).items()) == list(queues.items())
 
 
-@pytest.mark.spec("S55", "S232")
+@pytest.mark.spec("S55", "S232", "D107")
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [

@@ -63,7 +63,7 @@ def test_a_tuple_becomes_a_list():
     assert json.loads(stored([(1, 2)])) == [[1, 2]]
 
 
-@pytest.mark.spec("S22")
+@pytest.mark.spec("S22", "D69", "D70", "D71", "D72")
 @pytest.mark.parametrize(
     ("value", "sentence"),
     [

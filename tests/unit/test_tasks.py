@@ -81,20 +81,20 @@ def test_an_unknown_option_is_refused_with_the_known_ones():
         task(time_limit=5)(odd_tasks.undecorated)
 
 
-@pytest.mark.spec("S12", "S22")
+@pytest.mark.spec("S12", "S22", "D108")
 @pytest.mark.parametrize("priority", [101, -101, 32768, 2**31, 1.5, 1.0, True, "5", None])
 def test_a_priority_that_is_none_is_refused_at_the_decorator(priority):
     with pytest.raises(InvalidTask, match="priority must be a whole number between -100 and 100"):
         task(priority=priority)(odd_tasks.undecorated)
 
 
-@pytest.mark.spec("S12")
+@pytest.mark.spec("S12", "D108")
 @pytest.mark.parametrize("priority", [0, 1, -1, 100, -100])
 def test_priorities_up_to_a_hundred_are_taken(priority):
     assert odd_tasks.good.using(priority=priority).priority == priority
 
 
-@pytest.mark.spec("S29")
+@pytest.mark.spec("S29", "D109")
 @pytest.mark.parametrize(
     ("moment", "sentence"),
     [
@@ -112,7 +112,7 @@ def test_a_start_that_is_no_moment_is_refused(moment, sentence):
         odd_tasks.good.using(run_after=moment)
 
 
-@pytest.mark.spec("S29")
+@pytest.mark.spec("S29", "D109")
 @pytest.mark.parametrize(
     "moment",
     [
@@ -137,7 +137,7 @@ def test_a_deadline_beyond_what_can_be_stored_is_refused():
     assert odd_tasks.good.using(run_after=early, expires=60)
 
 
-@pytest.mark.spec("S13")
+@pytest.mark.spec("S13", "D28")
 @pytest.mark.parametrize("name", ["", " ", "1st", "a b", "a'b", "ä", "a\n", "x" * 64, "a\0", 5])
 def test_a_queue_name_outside_the_rule_is_refused(name):
     with pytest.raises(InvalidTask, match="is not valid: write 1 to 63 of the letters"):
@@ -175,7 +175,7 @@ def nested():
         (odd_tasks.async_generator, "is a generator: calling it would run nothing"),
     ],
 )
-@pytest.mark.spec("S22")
+@pytest.mark.spec("S22", "D104", "D84")
 def test_what_a_worker_could_not_find_or_run_is_refused_at_the_decorator(function, sentence):
     with pytest.raises(InvalidTask, match=sentence):
         task(function)

@@ -72,6 +72,14 @@ def test_a_worker_that_has_gone_is_not_asked_for_again(operator: Client) -> None
         assert f"<dt>{label}</dt><dd>{value}</dd>" in shown
 
 
+def test_a_queue_that_waits_for_a_worker_says_so_on_every_width(operator: Client) -> None:
+    rows.worker(queues=["mail"])
+    rows.job(queue="mail")
+    assert "no worker serves it" not in operator.get(DASHBOARD).content.decode()
+    rows.job(queue="reports")
+    assert operator.get(DASHBOARD).content.decode().count("no worker serves it") == 1
+
+
 def test_an_empty_queue_has_a_dashboard_too(operator: Client) -> None:
     shown = operator.get(DASHBOARD).content.decode()
     assert "No figures yet" in shown

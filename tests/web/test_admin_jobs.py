@@ -273,6 +273,17 @@ def test_where_a_job_blocked_the_event_loop_is_told_in_a_section_of_its_own(
     assert "sleepy" not in timeline
 
 
+def test_what_runs_now_stands_in_its_place_in_the_story(operator: Client) -> None:
+    start = timezone.now() - timedelta(minutes=1)
+    job = rows.job(State.RUNNING, claimed_at=start, enqueued_at=start)
+    JobEvent.objects.create(job=job.pk, kind="cancel", at=start - timedelta(minutes=1))
+    JobEvent.objects.create(job=job.pk, kind="blocked_loop", note="It blocked\nhere")
+    shown = page(operator, f"{LIST}{job.pk}/")
+    story = shown[shown.index("What happened") :]
+    places = [story.index(text) for text in (">cancel<", ">runs now<", ">blocked the event loop<")]
+    assert places == sorted(places)
+
+
 def test_of_very_many_acts_the_newest_are_shown_and_the_page_says_so(operator: Client) -> None:
     job = rows.job()
     assert "Older acts are not shown." not in page(operator, f"{LIST}{job.pk}/")

@@ -18,6 +18,7 @@ from django.test import Client
 from django.utils import translation
 
 from jobqueue.admin import words
+from jobqueue.models import Schedule
 from jobqueue.models.attempt import OUTCOME_LABELS
 from jobqueue.models.job import STATE_LABELS
 from jobqueue.states import Outcome, Phase, Reason, State
@@ -34,8 +35,11 @@ def test_every_page_stands_in_unfolds_theme_too() -> None:
     pytest.importorskip("unfold")
     User.objects.create_superuser("ann", password="ann")
     job, worker = rows.job(State.RUNNING), rows.worker()
+    schedule = Schedule.objects.create(name="nightly", task=rows.TASK, cron="0 3 * * *")
     pages = ["dashboard/", "job/", f"job/{job.pk}/", "queue/", "worker/", f"worker/{worker.pk}/"]
-    addresses = [f"/admin/jobqueue/{page}" for page in [*pages, "leaderlease/", "schedule/"]]
+    pages += ["leaderlease/", "schedule/", "schedule/new/"]
+    pages += [f"schedule/{schedule.pk}/", f"schedule/{schedule.pk}/edit/"]
+    addresses = [f"/admin/jobqueue/{page}" for page in pages]
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
@@ -53,11 +57,19 @@ def test_every_page_stands_in_unfolds_theme_too() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_no_style_or_script_is_written_into_a_page() -> None:
+    """A site with a content security policy shows the pages as they are."""
+    for file in (APP / "templates").rglob("*.html"):
+        text = file.read_text()
+        assert not re.search(r"\sstyle=|<style|\son\w+=|<script(?! src=)", text), file
+
+
 def test_the_pages_speak_german(operator: Client) -> None:
     job = rows.job(State.DEAD)
     with translation.override("de"):
         shown = operator.get("/admin/jobqueue/job/").content.decode()
         assert "Gescheitert" in shown
+        assert "Job-Warteschlange" in operator.get("/admin/").content.decode()
         assert "Warteschlange" in shown
         done = operator.post(
             "/admin/jobqueue/job/act/retry/", {"job": job.pk, "confirmed": "1"}, follow=True

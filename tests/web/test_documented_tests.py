@@ -1,6 +1,7 @@
 """The tests that docs/testing.md shows are run as they stand there."""
 
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -43,7 +44,13 @@ def test_there_is_one_for_each_kind() -> None:
     assert len(EXAMPLES) == 3
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+def params() -> Iterator[Any]:
+    for name, example in EXAMPLES.items():
+        commits = "transactional_db" in inspect.signature(example).parameters
+        yield pytest.param(name, marks=pytest.mark.django_db(transaction=commits))
+
+
+@pytest.mark.parametrize("name", list(params()))
 def test_a_documented_test_passes(name: str, request: pytest.FixtureRequest) -> None:
     example = EXAMPLES[name]
     fixtures = {key: request.getfixturevalue(key) for key in inspect.signature(example).parameters}

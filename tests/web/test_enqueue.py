@@ -169,7 +169,7 @@ def test_many_jobs_are_stored_at_once_in_order() -> None:
         assert getattr(jobs[3], name) == getattr(single, name), name
 
 
-@pytest.mark.spec("S30")
+@pytest.mark.spec("S30", "D74")
 @pytest.mark.django_db
 @pytest.mark.parametrize(
     ("bad", "sentence"),
@@ -193,7 +193,7 @@ def test_one_bad_item_refuses_all_and_is_named(bad, sentence) -> None:
     assert jobqueue.enqueue_many([]) == []
 
 
-@pytest.mark.spec("S30")
+@pytest.mark.spec("S30", "D74")
 @pytest.mark.django_db
 def test_five_thousand_jobs_are_a_few_statements(django_assert_max_num_queries) -> None:
     with django_assert_max_num_queries(6):
@@ -202,7 +202,7 @@ def test_five_thousand_jobs_are_a_few_statements(django_assert_max_num_queries) 
     assert Job.objects.get(pk=ids[1234]).args == [1234]
 
 
-@pytest.mark.spec("S21", "S41")
+@pytest.mark.spec("S21", "S41", "D30")
 def test_one_wake_a_queue_goes_out_right_after_the_commit(heard) -> None:
     with transaction.atomic():
         send.enqueue()

@@ -31,7 +31,7 @@ def elsewhere(transactional_db):
         yield lambda: other.execute("SELECT count(*) FROM jobqueue_job").fetchone()[0]
 
 
-@pytest.mark.spec("S21")
+@pytest.mark.spec("D47", "S21")
 def test_nobody_else_sees_the_job_before_the_caller_s_commit(elsewhere):
     with transaction.atomic():
         send.enqueue(User.objects.create(username="ann").pk)
@@ -47,7 +47,7 @@ def test_without_a_transaction_the_job_is_there_at_once(elsewhere):
     assert elsewhere() == 1
 
 
-@pytest.mark.spec("S21")
+@pytest.mark.spec("D48", "S21")
 def test_a_job_remains_only_if_everything_around_it_committed(elsewhere):
     with rolled_back():
         send.enqueue("outer")
@@ -76,7 +76,7 @@ def working(request):
 urlpatterns = [path("failing/", failing), path("working/", working)]
 
 
-@pytest.mark.spec("S21")
+@pytest.mark.spec("D48", "S21")
 @pytest.mark.urls(__name__)
 def test_a_failing_view_leaves_no_job_behind(elsewhere, monkeypatch):
     monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
@@ -91,7 +91,7 @@ def fail():
     raise Failure
 
 
-@pytest.mark.spec("S21")
+@pytest.mark.spec("D49", "S21")
 def test_a_failing_hook_of_somebody_else_does_not_undo_the_job(elsewhere):
     def work():
         with transaction.atomic():
@@ -177,12 +177,14 @@ async def thread(transactional_db):
     await sync_to_async(connections.close_all)()
 
 
+@pytest.mark.spec("D52")
 async def test_an_async_caller_gets_a_committed_job(thread):
     result = await send.aenqueue(5)
     assert await Job.objects.filter(pk=result.id, args=[5]).acount() == 1
     assert (await send.aget_result(result.id)).args == [5]
 
 
+@pytest.mark.spec("D52")
 async def test_a_hundred_async_enqueues_at_once_leave_no_connection_behind(elsewhere, thread):
     results = await asyncio.gather(*(send.aenqueue(number) for number in range(100)))
     assert len({result.id for result in results}) == 100
@@ -198,7 +200,7 @@ async def test_a_hundred_async_enqueues_at_once_leave_no_connection_behind(elsew
     assert await sync_to_async(idle_in_transaction)() == 0
 
 
-@pytest.mark.spec("S21")
+@pytest.mark.spec("D52", "S21")
 def test_an_async_enqueue_inside_atomic_belongs_to_its_transaction(elsewhere):
     with transaction.atomic():
         async_to_sync(send.aenqueue)(1)

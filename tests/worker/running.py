@@ -79,6 +79,8 @@ class Running:
         self.thread.join(STOP_SECONDS)
         assert not self.thread.is_alive(), "the worker does not end"
         assert self.error is None, self.error
+        for lane in self.executor.lanes._taken:  # whose handler has outlived the worker
+            lane.close()
         for thread in self.own_threads():
             thread.join(STOP_SECONDS)
         return self.code

@@ -270,7 +270,7 @@ async def test_one_row_that_the_database_refuses_to_change_stops_no_other(start,
         await connection.execute("ALTER TABLE jobqueue_job DROP CONSTRAINT bad")
 
 
-@pytest.mark.spec("S179", "S191", "S174")
+@pytest.mark.spec("S179", "S191", "S174", "A18", "A19")
 async def test_a_stop_in_the_middle_of_a_long_prune_keeps_what_is_done(start, connection):
     await connection.execute(
         "INSERT INTO jobqueue_job (task, state, finished_at) "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from argparse import ArgumentTypeError
+from argparse import SUPPRESS, ArgumentTypeError
 from dataclasses import asdict
 from typing import Any
 
@@ -18,6 +18,7 @@ from jobqueue.models import Job
 from jobqueue.states import FINAL, State
 
 LEFT_ALONE = 3
+UNDEFINED_TABLE, UNDEFINED_COLUMN = "42P01", "42703"
 # Which jobs a verb without ids works through.
 SOURCES = {
     "cancel": [State.SCHEDULED, State.READY, State.BLOCKED, State.RUNNING],
@@ -56,6 +57,8 @@ class Command(BaseCommand):
         for each in (status, prune, examine):
             each.add_argument("--json", action="store_true")
         _add_worker(commands)
+        for each in commands.choices.values():
+            _add_common(each)
 
     def handle(self, *args: Any, **options: Any) -> None:
         what = options["what"]
@@ -184,6 +187,15 @@ def _add_who(parser: CommandParser) -> None:
     parser.add_argument("--json", action="store_true")
 
 
+def _add_common(parser: CommandParser) -> None:
+    """Django's own options, which people write at the end: here they follow the inner command."""
+    for name in ("--settings", "--pythonpath"):
+        parser.add_argument(name, default=SUPPRESS, help=SUPPRESS)
+    for name in ("--traceback", "--no-color", "--force-color", "--skip-checks"):
+        parser.add_argument(name, action="store_true", default=SUPPRESS, help=SUPPRESS)
+    parser.add_argument("-v", "--verbosity", type=int, default=SUPPRESS, help=SUPPRESS)
+
+
 def _add_worker(commands: Any) -> None:
     """`jobqueue worker` is `runworker`, under a name that no other package takes."""
     from jobqueue.management.commands.runworker import Command as Worker
@@ -232,5 +244,7 @@ def _seconds(text: str) -> float:
 def _one_line(error: Exception) -> str:
     if isinstance(error, ImproperlyConfigured):
         return str(error).replace("\n", " ")
+    if getattr(error.__cause__, "sqlstate", None) in (UNDEFINED_TABLE, UNDEFINED_COLUMN):
+        return "The tables of jobqueue are missing or old: run `manage.py migrate`."
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
