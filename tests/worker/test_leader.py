@@ -378,7 +378,7 @@ async def test_an_outage_is_told_once_however_often_a_leader_tries(start, monkey
 
     monkeypatch.setattr("jobqueue.worker.leader.LOOK_SECONDS", 0.1)
     with structlog.testing.capture_logs() as entries:
-        leader = start()
+        leader = start(replace(SHORT, heartbeat_seconds=0.1))
         await until(lambda: leader.is_leading)
         with monkeypatch.context() as outage:
             outage.setattr(leader._session, "call", away)
