@@ -60,8 +60,7 @@ class Leader:
         self._look, self._stopping, self._over = (asyncio.Event() for _ in range(3))
         self._over.set()  # until run() begins
         self._term: int | None = None
-        self._trust_end = 0.0
-        self._informed = -LOOK_SECONDS
+        self._trust_end, self._informed = 0.0, -LOOK_SECONDS
         self._candidacy, self._office = (Patience(p, self.outages) for p in ("elect", "lead"))
         self._broken, self._unable = False, 0  # unable: wins in a row without a working service
         self._look.set()  # a first look without being asked
@@ -152,6 +151,7 @@ class Leader:
             await self._try_again(self._candidacy.failed(error))
             return
         self._candidacy.succeeded()
+        self._heard()
         if term is None:
             await self._session.close()  # a follower keeps no connection
             return
