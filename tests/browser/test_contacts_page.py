@@ -79,9 +79,7 @@ def test_an_uploaded_file_is_imported_before_ones_eyes(
     seen: set[float] = set()
 
     def is_over() -> bool:
-        bar = tab.locator("#bar")
-        if bar.count():
-            seen.add(bar.evaluate("bar => bar.value", timeout=SOON))
+        seen.update(tab.locator("#bar").evaluate_all("bars => bars.map(bar => bar.value)"))
         return word(tab) == "imported"
 
     wait_until(is_over, seconds=60, every=0.1)

@@ -102,7 +102,7 @@ async def stop_and_start(site, operating):
     while operating.poll() is None:
         worker = random.choice([worker for worker in site.workers if worker.lives])
         await asyncio.sleep(random.uniform(0.3, 1.0))
-        replacement = await site.start(DRAIN_SECONDS=0.02, CANCEL_SECONDS=5)
+        replacement = await site.start(DRAIN_SECONDS=0.02, CANCEL_SECONDS=2)
         match random.choice(["term", "twice", "kill"]):
             case "term":
                 codes.append(await worker.stop())
@@ -121,7 +121,7 @@ async def stop_and_start(site, operating):
 @pytest.mark.timeout(900)
 async def test_each_cancelled_job_has_the_one_final_state_that_fits_what_ran(site, jobs):
     for _ in range(2):
-        await site.worker(DRAIN_SECONDS=0.02, CANCEL_SECONDS=5)
+        await site.worker(DRAIN_SECONDS=0.02, CANCEL_SECONDS=2)
     operating = operators(site, jobs)
     codes = await stop_and_start(site, operating)
     assert operating.returncode == 0, (site.folder / "operators.log").read_text()[-2000:]
