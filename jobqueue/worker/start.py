@@ -76,7 +76,9 @@ async def prepare(lanes: Lanes, call: Callable[[], object], shutdown: Shutdown) 
         work.cancel()
         return
     if error := work.exception():
-        log.error("schedules_not_synchronised", exc_info=error)
+        weather = is_weather(error.__cause__ or error)  # Django wraps the driver's
+        told = {"error": str(error).strip()} if weather else {"exc_info": error}
+        log.error("schedules_not_synchronised", **told)
     lanes.give_back(lane)
 
 

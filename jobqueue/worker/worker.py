@@ -77,7 +77,8 @@ class Worker:
                 await self.probe.open()
                 beating = self.crew.beating
                 self.known = await first_contact(beating, self.identity, self.shutdown)
-                await prepare(self.crew.lanes, self.on_start, self.shutdown)
+                if self.known:
+                    await prepare(self.crew.lanes, self.on_start, self.shutdown)
             if not self.shutdown.requested.is_set():
                 self._start()
                 await self.shutdown.requested.wait()

@@ -1,0 +1,38 @@
+"""What the project declares is brought to the tables before the worker serves."""
+
+import psycopg
+import pytest
+from django.db import OperationalError
+from structlog.testing import capture_logs
+
+from jobqueue.conf import settings
+from jobqueue.worker.lanes import Lanes
+from jobqueue.worker.shutdown import Shutdown
+from jobqueue.worker.start import prepare
+
+
+def wrapped(error):
+    """As Django hands on what the driver raises."""
+    outer = OperationalError(*error.args)
+    outer.__cause__ = error
+    return outer
+
+
+@pytest.mark.parametrize(
+    ("error", "has_stack"),
+    [
+        (wrapped(psycopg.OperationalError("connection refused")), False),
+        (ValueError("no such task"), True),
+    ],
+)
+async def test_a_failure_is_told_and_not_fatal_and_the_weather_in_one_line(error, has_stack):
+    def fails():
+        raise error
+
+    lanes = Lanes()
+    shutdown = Shutdown(settings(), on_begin=list)
+    with capture_logs() as lines:
+        await prepare(lanes, fails, shutdown)
+    (line,) = [line for line in lines if line["event"] == "schedules_not_synchronised"]
+    assert ("exc_info" in line, "error" in line) == (has_stack, not has_stack)
+    lanes.close()
