@@ -183,6 +183,12 @@ def signature_of(func: Callable[..., Any]) -> inspect.Signature:
 
 
 @cache
+def is_coroutine(func: Callable[..., Any]) -> bool:
+    """Whether this is an `async def`; remembered, since finding out takes long."""
+    return inspect.iscoroutinefunction(func)
+
+
+@cache
 def signature_text(func: Callable[..., Any], takes_context: bool = False) -> str:
     """Return the parameters' names and kinds, without the context: what is stored to tell an old
     row from a bad call, and to know a secret among the positional arguments by its name."""

@@ -68,7 +68,8 @@ class Steps(Coroutine[Any, Any, Any]):
         except BaseException as error:
             leave_if_forked(self.forks, error)
             raise
-        leave_if_forked(self.forks, RuntimeError("the child went back to the worker's loop"))
+        if _forks != self.forks:
+            leave_if_forked(self.forks, RuntimeError("the child went back to the worker's loop"))
         return waits_for
 
 

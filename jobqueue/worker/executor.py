@@ -7,7 +7,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextvars import copy_context
 from functools import partial
-from inspect import iscoroutinefunction
 from typing import Any
 from uuid import UUID
 
@@ -117,7 +116,7 @@ class Executor:
             return
         options = self._options(claim, task)
         settle = partial(self._settle, held, options)
-        if not iscoroutinefunction(task.func):
+        if not tasks.is_coroutine(task.func):
             self._run_in_lane(held, self._begin(held, task, options), options, settle)
         elif options.atomic:
             self._over(held, outcomes.cannot_be_atomic(held))
