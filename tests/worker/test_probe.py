@@ -36,7 +36,7 @@ def port():
     return free_port()
 
 
-@pytest.mark.spec("S134", "S214", "S136")
+@pytest.mark.spec("S134", "S214", "S136", "S220")
 def test_a_worker_that_serves_is_live_and_ready_and_counts(port):
     with working(settings(probe_address=f"127.0.0.1:{port}", concurrency=7)) as worker:
         assert get(port, "/live") == (200, "the event loop answers\n")
@@ -63,7 +63,7 @@ def test_a_worker_that_serves_is_live_and_ready_and_counts(port):
         again.bind(("127.0.0.1", port))
 
 
-@pytest.mark.spec("S134")
+@pytest.mark.spec("S134", "S220")
 def test_a_worker_that_stops_is_live_but_not_ready_and_says_why(port, tmp_path, monkeypatch):
     from tests.processes import tempers as tasks
 
