@@ -4,6 +4,7 @@ import contextlib
 import signal
 import time
 from asyncio import to_thread
+from urllib.parse import quote
 
 import psycopg
 import pytest
@@ -34,8 +35,9 @@ async def way_to(parameters, fleet):
     """A proxy through which the fleet's workers reach the database from now on."""
     async with Proxy(parameters["host"], int(parameters.get("port") or 5432)) as proxy:
         host, port = proxy.address
-        login = f"{parameters['user']}@{host}:{port}/{parameters['dbname']}"
-        fleet.environment["DATABASE_URL"] = f"postgresql://{login}"
+        login = f"{parameters['user']}:{quote(parameters.get('password') or '')}"
+        database = parameters["dbname"]
+        fleet.environment["DATABASE_URL"] = f"postgresql://{login}@{host}:{port}/{database}"
         yield proxy
 
 
