@@ -73,14 +73,17 @@ RETURNING array_position((SELECT ids FROM picked), id), id, task, args,
     EXTRACT(EPOCH FROM clock_timestamp() - statement_timestamp())::double precision
 """
 
-# `kept`: of the claims whose slots are to be used, those that were not given up after all.
-# The ids are picked as an array: a join with the picked rows turns into a sequential scan under a
-# generic plan. One queue a statement: a list of queues loses the index's order.
-_FIRST = """\
+# Of the claims whose slots are to be used, those that were not given up after all.
+_KEPT = """
 WITH kept AS MATERIALIZED (
     SELECT count(*) FROM jobqueue_job
     WHERE id = ANY(%(ending_ids)s::bigint[]) AND lease_token = ANY(%(ending_tokens)s::uuid[])
-), picked AS MATERIALIZED (
+)"""
+
+# The ids are picked as an array: a join with the picked rows turns into a sequential scan under a
+# generic plan. One queue a statement: a list of queues loses the index's order.
+_FIRST = """\
+, picked AS MATERIALIZED (
     SELECT ARRAY(
         SELECT id FROM jobqueue_job
         WHERE state = 'READY' AND queue = %(queue)s
@@ -94,15 +97,12 @@ WITH kept AS MATERIALIZED (
     ) AS ids
 )
 """
-CLAIM = f"\n{_FIRST}{_TAKE}"
+CLAIM = f"{_KEPT}{_FIRST}{_TAKE}"
 
 # The same from behind a key on, without a look at what stands before it: first the rest of its
 # priority, then the lower ones. A comparison of whole rows cannot be: priorities run downward.
 _ONWARD = """\
-WITH kept AS MATERIALIZED (
-    SELECT count(*) FROM jobqueue_job
-    WHERE id = ANY(%(ending_ids)s::bigint[]) AND lease_token = ANY(%(ending_tokens)s::uuid[])
-), picked AS MATERIALIZED (
+, picked AS MATERIALIZED (
     SELECT ARRAY(
         SELECT id FROM (
             SELECT id FROM (
@@ -131,7 +131,7 @@ WITH kept AS MATERIALIZED (
     ) AS ids
 )
 """
-CLAIM_ONWARD = f"\n{_ONWARD}{_TAKE}"
+CLAIM_ONWARD = f"{_KEPT}{_ONWARD}{_TAKE}"
 
 
 async def claim(
