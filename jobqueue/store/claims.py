@@ -74,7 +74,7 @@ RETURNING array_position((SELECT ids FROM picked), id), id, task, args,
 """
 
 # Of the claims whose slots are to be used, those that were not given up after all.
-_KEPT = """
+_KEPT = """\
 WITH kept AS MATERIALIZED (
     SELECT count(*) FROM jobqueue_job
     WHERE id = ANY(%(ending_ids)s::bigint[]) AND lease_token = ANY(%(ending_tokens)s::uuid[])
@@ -97,7 +97,7 @@ _FIRST = """\
     ) AS ids
 )
 """
-CLAIM = f"{_KEPT}{_FIRST}{_TAKE}"
+CLAIM = f"\n{_KEPT}{_FIRST}{_TAKE}"
 
 # The same from behind a key on, without a look at what stands before it: first the rest of its
 # priority, then the lower ones. A comparison of whole rows cannot be: priorities run downward.
@@ -131,7 +131,7 @@ _ONWARD = """\
     ) AS ids
 )
 """
-CLAIM_ONWARD = f"{_KEPT}{_ONWARD}{_TAKE}"
+CLAIM_ONWARD = f"\n{_KEPT}{_ONWARD}{_TAKE}"
 
 
 async def claim(
