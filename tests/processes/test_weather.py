@@ -63,6 +63,8 @@ async def test_restarts_of_the_server_cost_only_what_was_in_flight(site, mode):
         await asyncio.to_thread(site.sky.server.restart, mode)
 
     await under_load(site, restart)
+    # Each service comes back by itself; the last one of them says so.
+    await until(lambda: outages(worker)[0] == outages(worker)[1], seconds=40)
     await clean_end(site)
     down, back = outages(worker)
     assert down == back <= 2
