@@ -54,6 +54,11 @@ def outages(worker):
     return len(worker.events("database_unreachable")), len(worker.events("database_back"))
 
 
+async def all_back(worker):
+    """Each service comes back by itself; the last one of them says so."""
+    await until(lambda: outages(worker)[0] == outages(worker)[1], seconds=40)
+
+
 @pytest.mark.spec("S47", "D36")
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
 async def test_restarts_of_the_server_cost_only_what_was_in_flight(site, mode):
@@ -63,8 +68,7 @@ async def test_restarts_of_the_server_cost_only_what_was_in_flight(site, mode):
         await asyncio.to_thread(site.sky.server.restart, mode)
 
     await under_load(site, restart)
-    # Each service comes back by itself; the last one of them says so.
-    await until(lambda: outages(worker)[0] == outages(worker)[1], seconds=40)
+    await all_back(worker)
     await clean_end(site)
     down, back = outages(worker)
     assert down == back <= 2
@@ -139,6 +143,7 @@ async def test_too_many_connections_are_waited_out(site):
         await site.sky.ask(f"ALTER ROLE {ROLE} CONNECTION LIMIT -1")
 
     await under_load(site, crowd)
+    await all_back(worker)
     await clean_end(site)
     down, back = outages(worker)
     assert down == back <= 3
@@ -295,6 +300,7 @@ async def test_a_listener_that_lost_its_session_hears_the_next_job_at_once(site)
     await site.enqueue("idle")
     await site.sky.ask("SELECT pg_notify('jobqueue', '{\"kind\": \"ready\"}')")
     await until(lambda: _unfinished(site, 0), seconds=15)
+    await all_back(worker)
     await clean_end(site)
     assert outages(worker) == (1, 1)
 
