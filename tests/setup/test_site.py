@@ -100,7 +100,8 @@ def answers(url: str, process: subprocess.Popen[str]) -> bool:
 
 def children(process: subprocess.Popen[str]) -> dict[str, int]:
     """Return the ids of the demo's children by what they are, once they have become that."""
-    listing = subprocess.check_output(["ps", "-A", "-o", "pid=,ppid=,args="], text=True)
+    # -ww: COLUMNS in the environment would cut the lines before the command's name.
+    listing = subprocess.check_output(["ps", "-A", "-ww", "-o", "pid=,ppid=,args="], text=True)
     rows = (line.split(maxsplit=2) for line in listing.splitlines())
     commands = {int(pid): words for pid, parent, words in rows if int(parent) == process.pid}
     roles = ("runserver", "runworker", "guard")
