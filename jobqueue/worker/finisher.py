@@ -54,6 +54,7 @@ class Finisher:
         self._refused: list[Waiting] = []  # whose late outcome is still to be told
         self._progress = Progress(session)
         self._ready: set[str] = set()  # queues whose jobs other workers are to be told of
+        self._untold: list[tuple[Held, Ending, str]] = []  # written, but nobody has heard of it
         self._wake = asyncio.Event()
         self._closed = asyncio.Event()
         # A job may run again at once; in so many seconds.
@@ -74,10 +75,9 @@ class Finisher:
         """The statement that was sent for this batch has been answered."""
         for waiting in batch:
             waiting.under_way = False
-        with logs.together():
-            for answer in answers:
-                if answered := self.outbox.get(answer.token):  # not given up meanwhile
-                    self._hear(answered, answer)
+        for answer in answers:
+            if answered := self.outbox.get(answer.token):  # not given up meanwhile
+                self._hear(answered, answer)
         if len(self) or self._closed.is_set():
             self._wake.set()
 
@@ -115,14 +115,17 @@ class Finisher:
 
     async def run(self) -> None:
         """The service: one pass after the other until closed and empty."""
-        while len(self) or self._ready or not self._closed.is_set():
-            await self._sleep()
-            try:
-                await self._pass()
-            except Exception as error:
-                await self._pause(self.patience.failed(error))
-            else:
-                self.patience.succeeded()
+        try:
+            while len(self) or self._ready or not self._closed.is_set():
+                await self._sleep()
+                try:
+                    await self._pass()
+                except Exception as error:
+                    await self._pause(self.patience.failed(error))
+                else:
+                    self.patience.succeeded()
+        finally:
+            self._tell()
 
     async def _sleep(self) -> None:
         """Until there is something to write; a set wake is looked at before, never after."""
@@ -229,7 +232,17 @@ class Finisher:
             self.on_ready(held.claim.queue)
         elif state == State.SCHEDULED and ending.hold is None:
             self.on_soon(ending.delay)
-        self.reports.written(held, ending, state)
+        self._untold.append((held, ending, state))
+        if len(self._untold) == 1:  # after the next turn, in which the claimer sends its next claim
+            loop = asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, self._tell)
+
+    def _tell(self) -> None:
+        """Log lines and signals: while the server is busy with the next claim."""
+        untold, self._untold = self._untold, []
+        with logs.together():
+            for held, ending, state in untold:
+                self.reports.written(held, ending, state)
 
     def _drop_untrusted(self) -> None:
         """A lease that was not renewed in time lapses by itself; the leader records the loss."""
