@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from psycopg import AsyncConnection, AsyncCursor
+from psycopg import AsyncConnection
 from psycopg.rows import args_row, tuple_row
 
 from jobqueue.store.arrays import array
-from jobqueue.store.endings import Ending, Written, finish_parameters, send_finish
 
 Connection = AsyncConnection[Any]
 
@@ -55,35 +54,11 @@ class Key(NamedTuple):
     id: int
 
 
-_TAKE = """\
-UPDATE jobqueue_job SET
-    state = 'RUNNING',
-    reason = '',
-    worker = %(worker)s,
-    lease_token = (%(tokens)s::uuid[])[array_position((SELECT ids FROM picked), id)],
-    lease_expires_at = clock_timestamp() + %(lease)s * interval '1 second',
-    started_at = COALESCE(started_at, clock_timestamp()),
-    claimed_at = clock_timestamp()
-WHERE id = ANY((SELECT ids FROM picked)::bigint[])
-RETURNING array_position((SELECT ids FROM picked), id), id, task, args,
-    NULLIF(kwargs, '{}'), NULLIF(options, '{}'), signature, queue, backend, priority, attempts,
-    failures, max_attempts, enqueued_at, started_at, claimed_at, traceparent,
-    cancel_requested_at IS NOT NULL,
-    EXTRACT(EPOCH FROM clock_timestamp() - parked_at)::double precision, run_at,
-    EXTRACT(EPOCH FROM clock_timestamp() - statement_timestamp())::double precision
-"""
-
-# Of the claims whose slots are to be used, those that were not given up after all.
-_KEPT = """\
-WITH kept AS MATERIALIZED (
-    SELECT count(*) FROM jobqueue_job
-    WHERE id = ANY(%(ending_ids)s::bigint[]) AND lease_token = ANY(%(ending_tokens)s::uuid[])
-)"""
-
-# The ids are picked as an array: a join with the picked rows turns into a sequential scan under a
-# generic plan. One queue a statement: a list of queues loses the index's order.
-_FIRST = """\
-, picked AS MATERIALIZED (
+# How a statement begins that takes the first ready rows. The ids are picked as an array: a join with
+# the picked rows turns into a sequential scan under a generic plan. One queue a statement: a list
+# of queues loses the index's order.
+FIRST = """\
+picked AS MATERIALIZED (
     SELECT ARRAY(
         SELECT id FROM jobqueue_job
         WHERE state = 'READY' AND queue = %(queue)s
@@ -92,17 +67,16 @@ _FIRST = """\
               SELECT FROM jobqueue_queue WHERE name = %(queue)s AND paused_at IS NOT NULL
           )
         ORDER BY priority DESC, run_at, id
-        LIMIT GREATEST(%(limit)s - (SELECT count FROM kept), 0)
+        LIMIT {limit}
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS ids
 )
 """
-CLAIM = f"\n{_KEPT}{_FIRST}{_TAKE}"
 
 # The same from behind a key on, without a look at what stands before it: first the rest of its
 # priority, then the lower ones. A comparison of whole rows cannot be: priorities run downward.
-_ONWARD = """\
-, picked AS MATERIALIZED (
+ONWARD = """\
+picked AS MATERIALIZED (
     SELECT ARRAY(
         SELECT id FROM (
             SELECT id FROM (
@@ -127,11 +101,32 @@ _ONWARD = """\
         WHERE NOT EXISTS (
             SELECT FROM jobqueue_queue WHERE name = %(queue)s AND paused_at IS NOT NULL
         )
-        LIMIT GREATEST(%(limit)s - (SELECT count FROM kept), 0)
+        LIMIT {limit}
     ) AS ids
 )
 """
-CLAIM_ONWARD = f"\n{_KEPT}{_ONWARD}{_TAKE}"
+
+# How it ends.
+TAKE = """\
+UPDATE jobqueue_job SET
+    state = 'RUNNING',
+    reason = '',
+    worker = %(worker)s,
+    lease_token = (%(tokens)s::uuid[])[array_position((SELECT ids FROM picked), id)],
+    lease_expires_at = clock_timestamp() + %(lease)s * interval '1 second',
+    started_at = COALESCE(started_at, clock_timestamp()),
+    claimed_at = clock_timestamp()
+WHERE id = ANY((SELECT ids FROM picked)::bigint[])
+RETURNING array_position((SELECT ids FROM picked), id), id, task, args,
+    NULLIF(kwargs, '{}'), NULLIF(options, '{}'), signature, queue, backend, priority, attempts,
+    failures, max_attempts, enqueued_at, started_at, claimed_at, traceparent,
+    cancel_requested_at IS NOT NULL,
+    EXTRACT(EPOCH FROM clock_timestamp() - parked_at)::double precision, run_at,
+    EXTRACT(EPOCH FROM clock_timestamp() - statement_timestamp())::double precision
+"""
+COLUMNS = 21
+CLAIM = "\nWITH " + FIRST.format(limit="%(limit)s") + TAKE
+CLAIM_ONWARD = "\nWITH " + ONWARD.format(limit="%(limit)s") + TAKE
 
 
 async def claim(
@@ -146,61 +141,28 @@ async def claim(
 
     With `after` only those behind this key.
     """
-    cursor = await _send(connection, queue, worker, tokens, lease, after)
-    return _claims(await cursor.fetchall(), tokens)
+    parameters = claim_parameters(queue, worker, tokens, lease, after)
+    cursor = connection.cursor(row_factory=tuple_row)
+    await cursor.execute(CLAIM if after is None else CLAIM_ONWARD, parameters)
+    return as_claims(await cursor.fetchall(), tokens)
 
 
-async def exchange(
-    connection: Connection,
-    queue: str,
-    worker: UUID,
-    tokens: Sequence[UUID],
-    lease: float,
-    after: Key | None,
-    ended: Sequence[Ending],
-) -> tuple[list[Written], list[Claim]]:
-    """Finish these claims and take others in their place: in one transaction, and one round trip.
-
-    Of the tokens as many stay unused as claims could not be finished.
-    """
-    finishing = finish_parameters(worker, ended)
-    async with connection.pipeline():
-        finished = await send_finish(connection, finishing)
-        claimed = await _send(
-            connection, queue, worker, tokens, lease, after, finishing["ids"], finishing["tokens"]
-        )
-    return await finished.fetchall(), _claims(await claimed.fetchall(), tokens)
-
-
-async def _send(
-    connection: Connection,
-    queue: str,
-    worker: UUID,
-    tokens: Sequence[UUID],
-    lease: float,
-    after: Key | None,
-    ending_ids: str = "{}",
-    ending_tokens: str = "{}",
-) -> AsyncCursor[Any]:
+def claim_parameters(
+    queue: str, worker: UUID, tokens: Sequence[UUID], lease: float, after: Key | None
+) -> dict[str, Any]:
+    """Return what FIRST, or behind a key ONWARD, and TAKE want."""
     parameters = {
         "queue": queue,
         "worker": worker,
         "tokens": array(tokens),
         "limit": len(tokens),
         "lease": lease,
-        "ending_ids": ending_ids,
-        "ending_tokens": ending_tokens,
     }
-    cursor = connection.cursor(row_factory=tuple_row)
-    if after is None:
-        await cursor.execute(CLAIM, parameters)
-    else:
-        await cursor.execute(CLAIM_ONWARD, parameters | after._asdict())
-    return cursor
+    return parameters if after is None else parameters | after._asdict()
 
 
-def _claims(rows: list[tuple[Any, ...]], tokens: Sequence[UUID]) -> list[Claim]:
-    """In the order of the queue."""
+def as_claims(rows: list[tuple[Any, ...]], tokens: Sequence[UUID]) -> list[Claim]:
+    """Read what TAKE returned, in the order of the queue."""
     return [
         Claim._make((id, tokens[place - 1], task, args, kwargs or {}, options or {}, *rest))
         for place, id, task, args, kwargs, options, *rest in sorted(rows)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from psycopg import AsyncConnection, AsyncCursor
+from psycopg import AsyncConnection
 from psycopg.rows import args_row, tuple_row
 
 from jobqueue.states import Outcome
@@ -171,17 +171,9 @@ def finish_parameters(worker: UUID, endings: Sequence[Ending]) -> Mapping[str, A
 
 async def finish(connection: Connection, worker: UUID, endings: Sequence[Ending]) -> list[Written]:
     """Write how these claims ended, all in one statement. A locked row holds up no neighbour."""
-    cursor = await send_finish(connection, finish_parameters(worker, endings))
-    return await cursor.fetchall()
-
-
-async def send_finish(
-    connection: Connection, parameters: Mapping[str, Any]
-) -> AsyncCursor[Written]:
-    """Send the statement; in a pipeline its answer comes later."""
     cursor = connection.cursor(row_factory=args_row(Written))
-    await cursor.execute(_SHORT_FINISH, parameters)
-    return cursor
+    await cursor.execute(_SHORT_FINISH, finish_parameters(worker, endings))
+    return await cursor.fetchall()
 
 
 # A token without a row: either an earlier copy of this statement landed, or the leader wrote LOST.

@@ -13,7 +13,7 @@ import structlog
 from psycopg import AsyncConnection
 
 from jobqueue.conf import Settings
-from jobqueue.store import claims, promotion
+from jobqueue.store import claims, exchange, promotion
 from jobqueue.store.claims import Backend, Claim
 from jobqueue.store.connections import Session
 from jobqueue.store.failures import concerns_data
@@ -211,8 +211,6 @@ class Claimer:
             rows, asked, sent = await self._exchange(queue, ended)
         except BaseException as error:
             self.outcomes.not_heard(ended)
-            if ended:  # the driver may take for prepared what its pipeline never came to
-                self.session.renew()
             if not ended or not isinstance(error, Exception) or not concerns_data(error):
                 raise
             self.marks.look(queue)
@@ -233,9 +231,9 @@ class Claimer:
         try:
             if ended:
                 endings = [waiting.ending for waiting in ended]
-                answers, rows = await call(claims.exchange, CALL_SECONDS, *claim, endings)
+                answers, rows = await call(exchange.exchange, CALL_SECONDS, *claim, endings)
                 self.outcomes.heard(ended, answers)
-                asked -= sum(answer.busy for answer in answers)  # their slots stay taken
+                asked -= len(ended) - len(answers)  # the slots of the others stay taken
             else:
                 rows = await call(claims.claim, CALL_SECONDS, *claim)
         except BaseException:

@@ -72,7 +72,8 @@ class Finisher:
             self._wake.set()
 
     def heard(self, batch: Sequence[Waiting], answers: Sequence[Written]) -> None:
-        """The statement that was sent for this batch has been answered."""
+        """The statement that was sent for this batch has been answered; what it has no answer for
+        is to be written again."""
         for waiting in batch:
             waiting.under_way = False
         for answer in answers:

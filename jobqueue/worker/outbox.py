@@ -9,6 +9,7 @@ from math import inf
 from uuid import UUID
 
 from jobqueue.store.endings import Ending
+from jobqueue.store.exchange import can_exchange
 from jobqueue.worker.held import Held
 
 BATCH, BATCH_BYTES = 500, 4 * 1024 * 1024
@@ -94,7 +95,7 @@ class Outbox:
 
 
 def _is_lendable(waiting: Waiting) -> bool:
-    return waiting.held.ended and not waiting.lent
+    return waiting.held.ended and not waiting.lent and can_exchange(waiting.ending)
 
 
 def _now() -> float:

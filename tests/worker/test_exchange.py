@@ -3,13 +3,15 @@
 import asyncio
 import random
 from contextlib import asynccontextmanager
+from datetime import datetime
 from uuid import uuid4
 
 import pytest
 import pytest_asyncio
+from psycopg.rows import dict_row
 
 from jobqueue.states import Outcome
-from jobqueue.store import claims, endings, reclaims
+from jobqueue.store import claims, endings, exchange, reclaims
 from jobqueue.store.endings import Ending
 from jobqueue.worker.held import Fate
 from jobqueue.worker.tokens import new_tokens
@@ -46,14 +48,13 @@ async def slots(connection):
 @pytest.fixture
 def exchanged(monkeypatch):
     """What was written along with a claim; nothing is written before it can be."""
-    exchange, finish, seen = claims.exchange, endings.finish, []
+    real, seen = exchange.exchange, []
 
     async def noted(*args):
         seen.append([ending.id for ending in args[-1]])
-        return await exchange(*args)
+        return await real(*args)
 
-    monkeypatch.setattr(claims, "exchange", noted)
-    monkeypatch.setattr(endings, "finish", finish)
+    monkeypatch.setattr(exchange, "exchange", noted)
     return seen
 
 
@@ -150,16 +151,14 @@ async def _are(connection, jobs, wanted):
 
 
 @pytest.mark.spec("S66", "S48")
-@pytest.mark.parametrize("bad", [{"result": '"\\u0000"'}, {"error_message": "\ud800"}])
 async def test_data_that_the_database_refuses_sinks_neither_the_claim_nor_its_neighbours(
-    make, connection, slots, exchanged, monkeypatch, bad
+    make, connection, slots, exchanged
 ):
     """And it is no fault of the claimer's: more than five in a row do not end it."""
     intake, jobs = await fill(make, connection, 24)
-    outcome = Outcome.FAILED if "error_message" in bad else Outcome.SUCCEEDED
     for first in range(0, 21, SLOTS):
         async with finisher_at_rest(intake):
-            finish(intake, jobs[first], outcome=outcome, **bad)
+            finish(intake, jobs[first], result='"\\u0000"')
             finish(intake, *jobs[first + 1 : first + SLOTS])
             await until(lambda first=first: jobs[first : first + SLOTS] in exchanged)
         await until(lambda first=first: len(intake.started()) == min(first + 2 * SLOTS, 24))
@@ -203,9 +202,8 @@ async def test_a_refused_outcome_does_not_make_a_full_round_look_short(
     verdict = reclaims.Verdict(lost.claim.id, lost.token, 600.0)
     assert await reclaims.reclaim(connection, [verdict], "leader")
     for round in range(SLOTS, 8):
-        async with finisher_at_rest(intake):
-            finish(intake, jobs[round - SLOTS])
-            await until(lambda round=round: len(intake.started()) == round + 1)
+        finish(intake, jobs[round - SLOTS])
+        await until(lambda round=round: len(intake.started()) == round + 1)
         await until(lambda: not len(intake.finisher))
     assert intake.told.refused_ == [(jobs[0], Outcome.SUCCEEDED, "LOST")]
     assert await slots() is None
@@ -216,14 +214,14 @@ async def test_at_a_stop_in_its_middle_outcomes_stand_and_claims_go_back(
     make, connection, monkeypatch, slots
 ):
     intake, jobs = await fill(make, connection)
-    exchange = claims.exchange
+    real = exchange.exchange
 
     async def stopped_meanwhile(*args):
-        answer = await exchange(*args)
+        answer = await real(*args)
         intake.claimer.stop()
         return answer
 
-    monkeypatch.setattr(claims, "exchange", stopped_meanwhile)
+    monkeypatch.setattr(exchange, "exchange", stopped_meanwhile)
     async with finisher_at_rest(intake):
         finish(intake, *jobs[:SLOTS])
         await intake.tasks[0]
@@ -326,8 +324,67 @@ async def test_more_locked_rows_than_free_slots_are_no_error(connection, connect
     other = await connect()
     async with other.transaction():
         await other.execute("SELECT FROM jobqueue_job FOR UPDATE")
-        answers, claimed = await claims.exchange(
+        answers, claimed = await exchange.exchange(
             connection, "default", worker, new_tokens(1), 30.0, None, ended
         )
-    assert [answer.busy for answer in answers] == [True] * 3
+    assert (answers, claimed) == ([], [])
+
+
+@pytest.mark.spec("S66", "S67")
+async def test_what_is_more_than_a_success_is_left_to_the_finisher(
+    make, connection, slots, exchanged
+):
+    intake, jobs = await fill(make, connection)
+    async with finisher_at_rest(intake):
+        finish(intake, jobs[0], outcome=Outcome.FAILED)
+        finish(intake, jobs[1], progress='{"done": 1}')
+        finish(intake, jobs[2], result='"one"')
+        await until(lambda: len(intake.started()) == SLOTS + 1)
+        assert exchanged == [jobs[2:3]]
+        assert await states(connection, jobs[:3]) == ["RUNNING", "RUNNING", "SUCCEEDED"]
+    await until(lambda: len(intake.started()) == 2 * SLOTS)
+    assert await states(connection, jobs[:3]) == ["DEAD", "SUCCEEDED", "SUCCEEDED"]
+    assert await slots() is None
+
+
+@pytest.mark.spec("S37", "S66")
+async def test_an_exchange_leaves_the_same_rows_as_a_finish(connection):
+    """All columns, but the moments: those only whether they are set."""
+    results = [None, "null", '"one"', '{"a": [1, null]}', '"\\"\\\\ {},"']
+    job, attempt = "SELECT * FROM jobqueue_job WHERE id = %s", "SELECT * FROM jobqueue_attempt"
+    rows = []
+    for write in (_by_exchange, endings.finish):
+        worker, ids = uuid4(), [await add_job(connection) for _ in results]
+        await connection.execute(
+            "UPDATE jobqueue_job SET attempts = 2, failures = 1, reason = 'retry', hold_until = now(),"
+            " parked_at = now(), last_error = 'x', cancel_requested_at = now()"
+        )
+        claimed = await claims.claim(connection, "default", worker, new_tokens(9), 30.0)
+        ended = [
+            Ending(row.id, row.token, Outcome.SUCCEEDED, result=result)
+            for row, result in zip(claimed, results, strict=True)
+        ]
+        answers = await write(connection, worker, ended)
+        assert [answer.state for answer in answers] == ["SUCCEEDED"] * len(results)
+        left = [await _row(connection, job, id) for id in ids]
+        left += [await _row(connection, f"{attempt} WHERE job_id = %s", id) for id in ids]
+        rows.append(left)
+        await connection.execute("DELETE FROM jobqueue_job")
+    assert rows[0] == rows[1]
+
+
+async def _by_exchange(connection, worker, ended):
+    written, claimed = await exchange.exchange(connection, "none", worker, [], 30.0, None, ended)
     assert claimed == []
+    return written
+
+
+async def _row(connection, query, id):
+    cursor = connection.cursor(row_factory=dict_row)
+    row = await (await cursor.execute(query, [id])).fetchone()
+    for name in ("id", "job_id", "token", "worker"):
+        row.pop(name, None)
+    return {
+        name: value is not None if isinstance(value, datetime) else value
+        for name, value in row.items()
+    }

@@ -75,7 +75,7 @@ async def desk(parameters, proxy, connection):
 
 
 async def empty(desk):
-    await until(lambda: not len(desk.finisher))
+    await until(lambda: not len(desk.finisher) and not desk.finisher._untold)
 
 
 @pytest.mark.spec("S66", "S38")
