@@ -24,7 +24,7 @@ PROFILES = {
 COUNTS_SQL = """select count(*) filter (where state in ('SCHEDULED', 'READY', 'BLOCKED')),
  count(*) filter (where state = 'RUNNING'), count(*) filter (where state = 'SUCCEEDED'),
  count(*) filter (where state in ('DEAD', 'CANCELLED')) from jobqueue_job"""
-CLAIM_LIKE = "%WITH kept%"
+CLAIM_LIKE = "%picked AS%"
 CLONE_DONE = [
     """with j as (insert into jobqueue_job (task, args, state, attempts, finished_at, started_at)
     select 'peers.jobqueue.job', '[1, 0]', 'SUCCEEDED', 1, now(), now()

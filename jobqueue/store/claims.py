@@ -54,9 +54,9 @@ class Key(NamedTuple):
     id: int
 
 
-# How a statement begins that takes the first ready rows. The ids are picked as an array: a join with
-# the picked rows turns into a sequential scan under a generic plan. One queue a statement: a list
-# of queues loses the index's order.
+# How a statement begins that takes the first ready rows. The ids are picked as an array: a join
+# with the picked rows turns into a sequential scan under a generic plan. One queue a statement: a
+# list of queues loses the index's order.
 FIRST = """\
 picked AS MATERIALIZED (
     SELECT ARRAY(

@@ -60,11 +60,11 @@ _LIMIT = """\
 GREATEST(%(limit)s - cardinality(%(ending_ids)s::bigint[]) + (SELECT count(*) FROM mine), 0)"""
 
 # Behind the claims, with a negative place, those that were written.
-_ANSWER = f"""\
+_ANSWER = """\
 SELECT * FROM taken
 UNION ALL
-SELECT -array_position(%(ending_tokens)s::uuid[], lease_token){", NULL" * (COLUMNS - 1)} FROM mine
-"""
+SELECT -array_position(%(ending_tokens)s::uuid[], lease_token){nulls} FROM mine
+""".format(nulls=", NULL" * (COLUMNS - 1))
 _TAKEN = f", taken AS (\n{TAKE})\n{_ANSWER}"
 EXCHANGE = "\n" + _SUCCEED + FIRST.format(limit=_LIMIT) + _TAKEN
 EXCHANGE_ONWARD = "\n" + _SUCCEED + ONWARD.format(limit=_LIMIT) + _TAKEN

@@ -6,8 +6,10 @@ import re
 
 import pytest
 import pytest_asyncio
+from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
 
 from jobqueue import store
+from jobqueue.store import endings
 
 PARAMETER = re.compile(r"%\((\w+)\)s")
 TABLES = ("jobqueue_job", "jobqueue_attempt", "jobqueue_jobevent", "jobqueue_scheduletick")
@@ -108,3 +110,22 @@ def test_each_write_of_a_holder_names_id_and_token(module):
                 assert "j.lease_token =" in condition, name
                 writes += 1
     assert writes == {"beats": 1, "endings": 2}[module]
+
+
+@pytest.mark.spec("S92", "S201", "A1")
+@pytest.mark.parametrize("name", ["EXCHANGE", "EXCHANGE_ONWARD"])
+def test_an_exchange_writes_only_rows_that_it_has_locked_by_id_and_token(name):
+    text = STATEMENTS[f"exchange.{name}"]
+    locked, written = text.split("FOR NO KEY UPDATE SKIP LOCKED", 1)
+    assert "j.id = ANY(%(ending_ids)s" in locked
+    assert "j.lease_token = ANY(%(ending_tokens)s" in locked
+    condition = written.partition("UPDATE jobqueue_job j SET")[2].partition("), history")[0]
+    assert "j.id = ANY(ARRAY(SELECT id FROM mine))" in condition
+    assert "j.lease_token = ANY(%(ending_tokens)s" in condition
+
+
+def test_the_driver_remembers_how_it_reads_the_statements_of_every_job():
+    """Longer ones are taken apart at each call."""
+    for name in ("exchange.EXCHANGE", "exchange.EXCHANGE_ONWARD", "claims.CLAIM"):
+        assert len(STATEMENTS[name]) <= MAX_CACHED_STATEMENT_LENGTH
+    assert len(endings._SHORT_FINISH) <= MAX_CACHED_STATEMENT_LENGTH
