@@ -64,8 +64,8 @@ _ANSWER = """\
 SELECT * FROM taken
 UNION ALL
 SELECT -array_position(%(ending_tokens)s::uuid[], lease_token){nulls} FROM mine
-""".format(nulls=", NULL" * (COLUMNS - 1))
-_TAKEN = f", taken AS (\n{TAKE})\n{_ANSWER}"
+"""
+_TAKEN = f", taken AS (\n{TAKE})\n{_ANSWER.format(nulls=', NULL' * (COLUMNS - 1))}"
 EXCHANGE = "\n" + _SUCCEED + FIRST.format(limit=_LIMIT) + _TAKEN
 EXCHANGE_ONWARD = "\n" + _SUCCEED + ONWARD.format(limit=_LIMIT) + _TAKEN
 

@@ -356,8 +356,8 @@ async def test_an_exchange_leaves_the_same_rows_as_a_finish(connection):
     for write in (_by_exchange, endings.finish):
         worker, ids = uuid4(), [await add_job(connection) for _ in results]
         await connection.execute(
-            "UPDATE jobqueue_job SET attempts = 2, failures = 1, reason = 'retry', last_error = 'x',"
-            " hold_until = now(), parked_at = now(), cancel_requested_at = now()"
+            "UPDATE jobqueue_job SET attempts = 2, failures = 1, reason = 'retry', "
+            "last_error = 'x', hold_until = now(), parked_at = now(), cancel_requested_at = now()"
         )
         claimed = await claims.claim(connection, "default", worker, new_tokens(9), 30.0)
         ended = [
