@@ -142,7 +142,7 @@ async def claim(
     With `after` only those behind this key.
     """
     parameters = claim_parameters(queue, worker, tokens, lease, after)
-    cursor = connection.cursor(row_factory=tuple_row)
+    cursor = connection.cursor(row_factory=tuple_row, binary=True)  # quicker on both sides
     await cursor.execute(CLAIM if after is None else CLAIM_ONWARD, parameters)
     return as_claims(await cursor.fetchall(), tokens)
 

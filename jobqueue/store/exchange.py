@@ -92,7 +92,7 @@ async def exchange(
     parameters["ending_ids"] = array(ending.id for ending in ended)
     parameters["ending_tokens"] = array(ending.token for ending in ended)
     parameters["results"] = _results(ended)
-    cursor = connection.cursor(row_factory=tuple_row)
+    cursor = connection.cursor(row_factory=tuple_row, binary=True)
     await cursor.execute(EXCHANGE if after is None else EXCHANGE_ONWARD, parameters)
     claimed: list[tuple[Any, ...]] = []
     written: list[Written] = []
