@@ -5,30 +5,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
 from uuid import UUID
 
 import structlog
-from psycopg import AsyncConnection
 
 from jobqueue.conf import Settings
-from jobqueue.store import claims, exchange, promotion
-from jobqueue.store.claims import Backend, Claim
+from jobqueue.store import promotion
+from jobqueue.store.claims import Claim
 from jobqueue.store.connections import Session
-from jobqueue.store.failures import concerns_data
 from jobqueue.worker.doubts import Doubts
 from jobqueue.worker.dues import Dues
 from jobqueue.worker.executor import Executor
 from jobqueue.worker.finisher import Finisher
 from jobqueue.worker.held import Registry
 from jobqueue.worker.marks import Marks
-from jobqueue.worker.outbox import Waiting
-from jobqueue.worker.tokens import new_tokens
+from jobqueue.worker.rounds import CALL_SECONDS, Intake, Rounds
 from jobqueue.worker.turns import Turns
 from jobqueue.worker.weather import Patience
 
-CALL_SECONDS = 5.0
 PROMOTE_LIMIT = 500
 # After a round that found less than it asked for: a burst of wakes costs one more round.
 PAUSE_SECONDS = 0.006
@@ -39,7 +34,15 @@ MERGE_SECONDS = 0.01
 # A lost event costs at most this; so does a round whose answer is in doubt.
 BOUND_SECONDS = 1.0
 SETTLE_SECONDS = 1.0
+# From this concurrency on two connections claim in turn, so that the server and this process work
+# at the same time. Smaller rounds would cost more than that brings.
+TWO_FROM = 40
 log = structlog.get_logger("jobqueue")
+
+
+def share_of(concurrency: int) -> int:
+    """Return how many of the slots one connection's round fills again at most."""
+    return concurrency if concurrency < TWO_FROM else (concurrency + 1) // 2
 
 
 class Claimer:
@@ -47,28 +50,38 @@ class Claimer:
 
     def __init__(
         self,
-        session: Session,
+        sessions: tuple[Session, Session],
         worker: UUID,
         queues: Mapping[str, int],
         settings: Settings,
         registry: Registry,
         executor: Executor,
-        patience: Patience,
+        patience: tuple[Patience, Patience],
     ) -> None:
-        self.session, self.worker, self.settings = session, worker, settings
-        self.registry, self.executor, self.patience = registry, executor, patience
+        self.session, self.settings = sessions[0], settings
+        self.registry = registry
+        self.patience, self.patience_of_second = patience
         self.outcomes: Finisher = executor.finisher
         self.is_told: Callable[[], bool] = lambda: True  # whether notifications arrive
         self.tell_ready: Callable[[str], None] = lambda queue: None  # other workers
         self.is_overdue: Callable[[], bool] = lambda: True  # whether scheduled jobs are due
         self.turns, self.marks, self.dues = Turns(queues), Marks(), Dues()
-        self._wake = asyncio.Event()
-        self._stopped = asyncio.Event()
-        self._backend: Backend | None = None
-        self._doubts = Doubts(session, worker)
+        self._wake, self._help, self._stopped = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._doubts = Doubts(self.session, worker)
         self._polled_at, self._jitter = float("-inf"), 1.0
         self._woken_at = float("-inf")
-        session.prepare = self._meet
+        self._plenty: set[str] = set()  # queues whose last round found all it asked for
+        self.intake = Intake(
+            worker=worker,
+            settings=settings,
+            registry=registry,
+            executor=executor,
+            doubts=self._doubts,
+            marks=self.marks,
+            stopped=self._stopped,
+            share=share_of(settings.concurrency),
+        )
+        self.rounds, self.second = (Rounds(session, self.intake) for session in sessions)
 
     def wake(self, queue: str | None = None, priority: int | None = None) -> None:
         """Jobs of this queue (None: of any) may be ready; a priority says that they are new."""
@@ -92,44 +105,51 @@ class Claimer:
         """No further claim is sent; the round in flight is handed back unstarted."""
         self._stopped.set()
         self._wake.set()
+        self._help.set()
         self.registry.freed.set()
 
     async def run(self) -> None:
         """The service: rounds while there is work and room, waiting for either otherwise."""
         self.turns.heat(None)
+        try:
+            async with asyncio.TaskGroup() as connections:
+                connections.create_task(self._serve(self._step, self.patience))
+                if self.intake.share < self.registry.concurrency:
+                    connections.create_task(self._serve(self._help_out, self.patience_of_second))
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+
+    async def _serve(self, step: Callable[[], Awaitable[None]], patience: Patience) -> None:
         while not self._stopped.is_set():
             try:
-                await self._step()
+                await step()
             except Exception as error:
-                delay = self.patience.failed(error)
+                delay = patience.failed(error)
                 self.turns.heat(None)
                 self.marks.look(None)  # the round may have been the look for something urgent
                 # A wake does not cut this short: it would ask a dead server again and again.
                 await self._wait(self._stopped, delay)
             else:
-                self.patience.succeeded()
+                patience.succeeded()
 
     async def settle(self) -> None:
         """At the stop, once the service has ended: the last lost rounds are looked for."""
         with contextlib.suppress(Exception):
             await self._recover(SETTLE_SECONDS)
 
-    async def _meet(self, connection: AsyncConnection[Any]) -> None:
-        """Remember who serves a fresh connection, in case it is cut."""
-        self._backend = await claims.backend(connection)
-
     async def _step(self) -> None:
         if self._doubts.are_due(_now()):
             await self._recover(CALL_SECONDS)
-        outbox = self.outcomes.outbox
-        room = self.registry.free - self._doubts.slots + outbox.lendable
-        if room <= 0 or self.executor.receivers.is_behind:
+        room = self.intake.room
+        if room <= 0:
             self.registry.freed.clear()
             if self.dues.take(_now()):
                 await self._promote(tell=True)
             await self._wait(self.registry.freed, min(BOUND_SECONDS, self._due_in()))
             return
-        if room < outbox.under_way:  # soon there is more: one large round instead of two
+        if (
+            room < self.outcomes.outbox.under_way
+        ):  # soon there is more: one large round instead of two
             self.registry.freed.clear()
             await self._wait(self.registry.freed, MERGE_SECONDS)
         self._wake.clear()  # before the statement is sent: a wake during the round survives it
@@ -139,10 +159,33 @@ class Claimer:
             await self._wait(self._wake, self._idle_seconds())
         else:
             sent = _now()
-            if await self._round(queue):
-                self.turns.heat(queue)
-            else:
+            if not await self._claim(self.rounds, queue):
                 await self._fell_short(queue, sent)
+
+    async def _claim(self, rounds: Rounds, queue: str) -> bool:
+        """One round; whether it found all it asked for. If so the queue is asked again, and at the
+        same time, if there is room, by both connections."""
+        if queue in self._plenty:
+            self.turns.heat(queue)
+        if await rounds.claim(queue):
+            self._plenty.add(queue)
+            self.turns.heat(queue)
+            self._help.set()
+            return True
+        self._plenty.discard(queue)
+        return False
+
+    async def _help_out(self) -> None:
+        """A step on the second connection."""
+        queue = None
+        if not self._doubts and self._plenty and self.intake.room > self.intake.share // 2:
+            queue = self.turns.next()
+        if queue is None:
+            self._help.clear()
+            await self._wait(self._help)
+        elif not await self._claim(self.second, queue):
+            self.turns.heat(queue)  # whether it is really empty is seen on the first one
+            self._wake.set()
 
     async def _fell_short(self, queue: str, sent: float) -> None:
         """The queue is empty, as far as this round could see."""
@@ -156,7 +199,7 @@ class Claimer:
         if self.turns.heat(queue):
             self._wake.set()
 
-    async def _wait(self, event: asyncio.Event, seconds: float) -> None:
+    async def _wait(self, event: asyncio.Event, seconds: float | None = None) -> None:
         """Wait for the event, at most so long. Stopping ends the wait."""
         if not self._stopped.is_set():
             with contextlib.suppress(TimeoutError):
@@ -201,65 +244,13 @@ class Claimer:
             if tell or not is_served:
                 self.tell_ready(queue)
 
-    async def _round(self, queue: str) -> bool:
-        """One claim, which also writes what has ended; whether it found all it asked for."""
-        await self.session.open(CALL_SECONDS)
-        if self._stopped.is_set():
-            return False
-        ended = self.outcomes.outbox.lend()
-        try:
-            rows, asked, sent = await self._exchange(queue, ended)
-        except BaseException as error:
-            self.outcomes.not_heard(ended)
-            if not ended or not isinstance(error, Exception) or not concerns_data(error):
-                raise
-            self.marks.look(queue)
-            return True  # it may be one of the outcomes: the next round goes without them
-        late = _now() - sent > self.settings.lease_seconds - self.settings.lease_margin_seconds
-        self._take(rows, sent, start=not (late or self._stopped.is_set()))
-        return len(rows) >= asked
-
-    async def _exchange(
-        self, queue: str, ended: Sequence[Waiting]
-    ) -> tuple[Sequence[Claim], int, float]:
-        """Return the rows, how many there could be at most, and when they were asked for."""
-        asked, sent = self.registry.free - self._doubts.slots + len(ended), _now()
-        tokens, lease = new_tokens(max(asked, 0)), self.settings.lease_seconds
-        after = self.marks.begin(queue, sent)
-        call = self.session.call
-        claim = (queue, self.worker, tokens, lease, after)
-        try:
-            if ended:
-                endings = [waiting.ending for waiting in ended]
-                answers, rows = await call(exchange.exchange, CALL_SECONDS, *claim, endings)
-                self.outcomes.heard(ended, answers)
-                asked -= len(ended) - len(answers)  # the slots of the others stay taken
-            else:
-                rows = await call(claims.claim, CALL_SECONDS, *claim)
-        except BaseException:
-            if self.session.connection is None:  # cut: nobody knows whether it was done
-                self._doubts.add(self._backend, tokens, until=sent + lease)
-            raise
-        self.marks.seen(queue, after, rows, _now())
-        return rows, asked, sent
-
-    def _take(self, rows: Sequence[Claim], sent: float, *, start: bool) -> None:
-        """All are registered before the first handler makes its first step."""
-        for held in [self.registry.add(row, sent) for row in rows]:
-            row = held.claim
-            log.debug("job_claimed", job=row.id, task=row.task, queue=row.queue)
-            if start:
-                self.executor.start(held)
-            else:
-                self.executor.give_back(held)
-
     async def _recover(self, seconds: float) -> None:
         """Hand back, unstarted and uncounted, what the lost rounds brought."""
         await self._doubts.resolve(seconds, self._take_back)
 
     def _take_back(self, row: Claim) -> None:
         log.warning("claim_recovered", job=row.id, task=row.task)
-        self._take([row], _now(), start=False)
+        self.intake.take([row], _now(), start=False)
 
 
 def _now() -> float:

@@ -50,9 +50,11 @@ class Crew:
         self.outages, self.stopping = Outages(), shutdown.requested.is_set
         self.lanes, self.receivers = Lanes(), Receivers(str(worker), tell_finished)
         self.reports = Reports(self.receivers)
-        self.claiming, self.finishing, self.beating, self.watching = self.sessions = [
-            Session(parameters, purpose) for purpose in ("claim", "finish", "beat", "watch")
+        self.sessions = [
+            Session(parameters, purpose)
+            for purpose in ("claim", "claim 2", "finish", "beat", "watch")
         ]
+        *claiming, self.finishing, self.beating, self.watching = self.sessions
         for session in self.sessions:
             session.on_kept = _not_reconnected
         self.finisher = Finisher(
@@ -67,13 +69,13 @@ class Crew:
             settings, registry, self.lanes, self.finisher, self.receivers, worker
         )
         self.claimer = Claimer(
-            self.claiming,
+            (claiming[0], claiming[1]),
             worker,
             orders.queues,
             settings,
             registry,
             self.executor,
-            self._patience("claim"),
+            (self._patience("claim"), self._patience("claim 2")),
         )
         self.news = News(str(worker))
         self.leader: Leader | None = None

@@ -77,25 +77,25 @@ class Outbox:
 
     @property
     def under_way(self) -> int:
-        """How many are being written at this moment."""
-        return sum(waiting.under_way for waiting in self._waiting.values())
+        """How many slots are about to be free: their outcomes are being written at this moment."""
+        return sum(w.under_way and not w.lent for w in self._waiting.values())
 
     @property
     def lendable(self) -> int:
-        """How many `lend` would return."""
-        return sum(map(_is_lendable, self.batch()))
+        """How many there are for `lend`."""
+        return sum(map(_is_lendable, self._waiting.values()))
 
-    def lend(self) -> Sequence[Waiting]:
+    def lend(self, most: int) -> Sequence[Waiting]:
         """Hand over what a claim can write along, to take its slots at the same time; the
         finisher's `heard` or `not_heard` takes it back."""
-        batch = [waiting for waiting in self.batch() if _is_lendable(waiting)]
+        batch = [waiting for waiting in self.batch() if _is_lendable(waiting)][:most]
         for waiting in batch:
             waiting.under_way = waiting.lent = True
         return batch
 
 
 def _is_lendable(waiting: Waiting) -> bool:
-    return waiting.held.ended and not waiting.lent and can_exchange(waiting.ending)
+    return not waiting.lent and waiting.held.ended and can_exchange(waiting.ending)
 
 
 def _now() -> float:

@@ -40,14 +40,15 @@ class Intake:
             trust_seconds=30.0,
         )
         self.handlers = Handlers(self.registry, self.finisher)
+        self.sessions = (Session(far, "claim"), Session(far, "claim 2"))
         self.claimer = Claimer(
-            Session(far, "claim"),
+            self.sessions,
             uuid4(),
             dict.fromkeys(queues, 1),
             settings,
             self.registry,
             self.handlers,
-            Patience("claim", self.outages),
+            (Patience("claim", self.outages), Patience("claim 2", self.outages)),
         )
         self.tasks = []
 
@@ -78,5 +79,5 @@ async def make(parameters, proxy):
     for intake in made:
         for task in intake.tasks:
             await end(task)
-        await intake.claimer.session.close()
-        await intake.finisher.session.close()
+        for session in (*intake.sessions, intake.finisher.session):
+            await session.close()

@@ -174,7 +174,7 @@ async def test_a_round_whose_answer_is_lost_goes_back_uncounted(
     jobs = [await add_job(connection, max_attempts=1) for _ in range(3)]
     intake = make()
     if fault == "silence":
-        monkeypatch.setattr("jobqueue.worker.claimer.CALL_SECONDS", 0.5)
+        monkeypatch.setattr("jobqueue.worker.rounds.CALL_SECONDS", 0.5)
     intake.run()
     # Committed at the server; the answer never comes.
     await until(lambda: _is_running(connection, 3))
@@ -206,8 +206,8 @@ async def test_the_statement_of_a_lost_round_is_ended_before_anything_else_is_cl
     job, other = await add_job(connection), await connect()
     intake = make()
     await intake.claimer.session.open(5)
-    monkeypatch.setattr("jobqueue.worker.claimer.CALL_SECONDS", 0.5)
-    pid = intake.claimer._backend.pid
+    monkeypatch.setattr("jobqueue.worker.rounds.CALL_SECONDS", 0.5)
+    pid = intake.claimer.rounds.backend.pid
     async with other.transaction():
         await other.execute("LOCK TABLE jobqueue_queue IN ACCESS EXCLUSIVE MODE")
         intake.run()

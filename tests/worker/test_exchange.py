@@ -119,7 +119,7 @@ async def test_when_its_answer_is_lost_outcomes_are_repeated_and_claims_are_look
 ):
     intake, jobs = await fill(make, connection, 6)
     if fault == "silence":
-        monkeypatch.setattr("jobqueue.worker.claimer.CALL_SECONDS", 0.5)
+        monkeypatch.setattr("jobqueue.worker.rounds.CALL_SECONDS", 0.5)
     proxy.only = "claim"
     proxy.swallow, proxy.swallow_answers = not has_happened, True
     async with finisher_at_rest(intake):
@@ -265,13 +265,13 @@ async def test_a_finisher_that_is_closed_meanwhile_ends_with_the_answer(make, co
         intake.claimer.stop()
         await intake.tasks[0]
         finish(intake, *jobs[:SLOTS])
-        batch += intake.finisher.outbox.lend()
+        batch += intake.finisher.outbox.lend(SLOTS)
     assert len(batch) == SLOTS
     intake.finisher.close()
     for _ in range(3):
         await asyncio.sleep(0)
     answers = await endings.finish(
-        connection, intake.claimer.worker, [waiting.ending for waiting in batch]
+        connection, intake.claimer.intake.worker, [waiting.ending for waiting in batch]
     )
     intake.finisher.heard(batch, answers)
     await asyncio.wait_for(intake.tasks[1], 10)

@@ -11,7 +11,7 @@ from structlog.contextvars import get_contextvars
 
 from jobqueue.models import Job, JobEvent
 from jobqueue.states import FINAL, State
-from jobqueue.worker.claimer import Claimer
+from jobqueue.worker.rounds import Intake
 from tests.worker import jobs
 
 COLOUR = contextvars.ContextVar("colour", default="none")
@@ -72,7 +72,7 @@ def test_one_that_blocks_the_loop_there_is_named_and_its_siblings_run(work, body
 def test_what_it_sets_in_its_context_reaches_neither_the_claimer_nor_its_siblings(
     work, body, monkeypatch
 ):
-    seen, take = [], Claimer._take
+    seen, take = [], Intake.take
 
     def noted(self, *args, **kwargs):
         take(self, *args, **kwargs)
@@ -83,7 +83,7 @@ def test_what_it_sets_in_its_context_reaches_neither_the_claimer_nor_its_sibling
         COLOUR.set("red")
         return before
 
-    monkeypatch.setattr(Claimer, "_take", noted)
+    monkeypatch.setattr(Intake, "take", noted)
     running = work(poll_seconds=60.0)
     name = body(paints)
     rows = together(running, (jobs.acall, name), (jobs.acall, name))

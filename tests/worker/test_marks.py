@@ -40,7 +40,8 @@ async def make(parameters, monkeypatch):
     yield make
     for intake in made:
         await end(intake.task)
-        await intake.claimer.session.close()
+        for session in intake.sessions:
+            await session.close()
 
 
 class Intake:
@@ -56,14 +57,15 @@ class Intake:
             trust_seconds=30.0,
         )
         self.handlers = Handlers(self.registry, self.finisher)
+        self.sessions = (Session(parameters, "claim"), Session(parameters, "claim 2"))
         self.claimer = Claimer(
-            Session(parameters, "claim"),
+            self.sessions,
             uuid4(),
             {"default": 1},
             settings,
             self.registry,
             self.handlers,
-            Patience("claim", outages),
+            (Patience("claim", outages), Patience("claim 2", outages)),
         )
         self.task = asyncio.ensure_future(self.claimer.run())
 

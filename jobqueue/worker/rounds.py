@@ -1,0 +1,133 @@
+"""One round: successes are written and jobs claimed in their place, each started at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import structlog
+from psycopg import AsyncConnection
+
+from jobqueue.conf import Settings
+from jobqueue.store import claims, exchange
+from jobqueue.store.claims import Backend, Claim
+from jobqueue.store.connections import Session
+from jobqueue.store.failures import concerns_data
+from jobqueue.worker.doubts import Doubts
+from jobqueue.worker.executor import Executor
+from jobqueue.worker.finisher import Finisher
+from jobqueue.worker.held import Registry
+from jobqueue.worker.marks import Marks
+from jobqueue.worker.outbox import Waiting
+from jobqueue.worker.tokens import new_tokens
+
+CALL_SECONDS = 5.0
+log = structlog.get_logger("jobqueue")
+
+
+@dataclass
+class Intake:
+    """What the rounds of all connections share."""
+
+    worker: UUID
+    settings: Settings
+    registry: Registry
+    executor: Executor
+    doubts: Doubts
+    marks: Marks
+    stopped: asyncio.Event
+    share: int  # how many successes one round writes at most
+    under_way: int = 0  # free slots that rounds have asked to fill
+
+    @property
+    def outcomes(self) -> Finisher:
+        return self.executor.finisher
+
+    @property
+    def free(self) -> int:
+        """How many slots nobody holds, nor may turn out to hold."""
+        return self.registry.free - self.doubts.slots - self.under_way
+
+    @property
+    def room(self) -> int:
+        """How many jobs a round can ask for."""
+        if self.executor.receivers.is_behind:
+            return 0
+        return self.free + min(self.outcomes.outbox.lendable, self.share)
+
+    def take(self, rows: Sequence[Claim], sent: float, *, start: bool) -> None:
+        """All are registered before the first handler makes its first step."""
+        for held in [self.registry.add(row, sent) for row in rows]:
+            row = held.claim
+            log.debug("job_claimed", job=row.id, task=row.task, queue=row.queue)
+            if start:
+                self.executor.start(held)
+            else:
+                self.executor.give_back(held)
+
+
+class Rounds:
+    """Those of one connection, one after the other."""
+
+    def __init__(self, session: Session, intake: Intake) -> None:
+        self.session, self.intake = session, intake
+        self.backend: Backend | None = None
+        session.prepare = self._meet
+
+    async def _meet(self, connection: AsyncConnection[Any]) -> None:
+        """Remember who serves a fresh connection, in case it is cut."""
+        self.backend = await claims.backend(connection)
+
+    async def claim(self, queue: str) -> bool:
+        """Take as many jobs as there is room for; whether the queue may hold more."""
+        intake = self.intake
+        await self.session.open(CALL_SECONDS)
+        if intake.stopped.is_set():
+            return False
+        ended = intake.outcomes.outbox.lend(intake.share)
+        try:
+            rows, asked, sent = await self._exchange(queue, ended)
+        except BaseException as error:
+            intake.outcomes.not_heard(ended)
+            if not ended or not isinstance(error, Exception) or not concerns_data(error):
+                raise
+            intake.marks.look(queue)
+            return True  # it may be one of the outcomes: the next round goes without them
+        lease, margin = intake.settings.lease_seconds, intake.settings.lease_margin_seconds
+        late = _now() - sent > lease - margin
+        intake.take(rows, sent, start=not (late or intake.stopped.is_set()))
+        return len(rows) >= asked
+
+    async def _exchange(
+        self, queue: str, ended: Sequence[Waiting]
+    ) -> tuple[Sequence[Claim], int, float]:
+        """Return the rows, how many there could be at most, and when they were asked for."""
+        intake, sent = self.intake, _now()
+        asked, lease = max(intake.free + len(ended), 0), intake.settings.lease_seconds
+        fresh = asked - len(ended)
+        tokens, after = new_tokens(asked), intake.marks.begin(queue, sent)
+        call, claim = self.session.call, (queue, intake.worker, tokens, lease, after)
+        intake.under_way += fresh
+        try:
+            if ended:
+                endings = [waiting.ending for waiting in ended]
+                answers, rows = await call(exchange.exchange, CALL_SECONDS, *claim, endings)
+                intake.outcomes.heard(ended, answers)
+                asked -= len(ended) - len(answers)  # the slots of the others stay taken
+            else:
+                rows = await call(claims.claim, CALL_SECONDS, *claim)
+        except BaseException:
+            if self.session.connection is None:  # cut: nobody knows whether it was done
+                intake.doubts.add(self.backend, tokens, until=sent + lease)
+            raise
+        finally:
+            intake.under_way -= fresh
+        intake.marks.seen(queue, after, rows, _now())
+        return rows, asked, sent
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
