@@ -147,9 +147,8 @@ class Claimer:
                 await self._promote(tell=True)
             await self._wait(self.registry.freed, min(BOUND_SECONDS, self._due_in()))
             return
-        if (
-            room < self.outcomes.outbox.under_way
-        ):  # soon there is more: one large round instead of two
+        # Soon there is more: one large round instead of two.
+        if room < self.outcomes.outbox.under_way:
             self.registry.freed.clear()
             await self._wait(self.registry.freed, MERGE_SECONDS)
         self._wake.clear()  # before the statement is sent: a wake during the round survives it
