@@ -36,7 +36,7 @@ BOUND_SECONDS = 1.0
 SETTLE_SECONDS = 1.0
 # From this concurrency on two connections claim in turn, so that the server and this process work
 # at the same time. Smaller rounds would cost more than that brings.
-TWO_FROM = 40
+TWO_FROM = 30
 log = structlog.get_logger("jobqueue")
 
 
