@@ -27,10 +27,13 @@ def configure(level: int = logging.INFO, *, force: bool = False) -> None:
     )
 
 
-def contained(processor: Processor) -> Processor:
-    """Skip a processor that fails: logging never breaks the work."""
+def contained(processor: Processor, key: str | None = None) -> Processor:
+    """Skip a processor that fails: logging never breaks the work. And one that has nothing to do
+    with an event without this key."""
 
     def guarded(logger: WrappedLogger, method: str, event: EventDict) -> Any:
+        if key is not None and key not in event:
+            return event
         try:
             return processor(logger, method, event)
         except structlog.DropEvent:
@@ -115,7 +118,7 @@ class _StderrFactory:
 _SHARED: list[Processor] = [
     structlog.contextvars.merge_contextvars,
     contained(structlog.processors.add_log_level),
-    contained(structlog.processors.StackInfoRenderer()),
+    contained(structlog.processors.StackInfoRenderer(), "stack_info"),
     contained(structlog.processors.TimeStamper(fmt="iso", utc=True)),
-    contained(structlog.processors.format_exc_info),
+    contained(structlog.processors.format_exc_info, "exc_info"),
 ]

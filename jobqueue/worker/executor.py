@@ -58,12 +58,22 @@ class Executor:
     def start(self, held: Held) -> None:
         """Begin the attempt of a claim that has just been registered: its first step is made here
         and now, which for a short handler is all of it."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
         asyncio.Task(
             self._attempt(held),
-            loop=asyncio.get_running_loop(),
+            loop=loop,
             context=self._context.copy(),
             eager_start=True,
         )
+        held.first_step_made = True
+        if not held.ended:  # as many have by now, for whom a timer would be dear
+            self._set_timer(held, now)
+
+    def _set_timer(self, held: Held, since: float) -> None:
+        if held.timeout is not None:
+            loop = asyncio.get_running_loop()
+            held.timer = loop.call_at(since + held.timeout, self.stop, held, Stop.TIMEOUT)
 
     def give_back(self, held: Held) -> None:
         """Never started: back to its place in the queue."""
@@ -135,9 +145,8 @@ class Executor:
     async def _import(self, held: Held) -> Task[..., Any]:
         """In a lane: the import of a module may touch the database, or take long."""
         lane = held.lane = self.lanes.take()
-        limit, loop = self.settings.timeout_seconds, asyncio.get_running_loop()
-        if limit is not None:  # nothing can end an import; but it is told of as what does not end
-            held.timer = loop.call_later(limit, self.stop, held, Stop.TIMEOUT)
+        # Nothing can end an import; but it is told of as what does not end.
+        held.timeout = self.settings.timeout_seconds
         found: Task[..., Any]
         try:
             found = await asyncio.wrap_future(lane.submit(_resolve_in_lane, lane, held.claim.task))
@@ -150,11 +159,11 @@ class Executor:
 
     def _begin(self, held: Held, task: Task[..., Any], options: Options) -> Callable[[], Any]:
         """Set up the attempt's own context; return the handler as a call without arguments."""
-        claim, loop = held.claim, asyncio.get_running_loop()
+        claim = held.claim
         held.started = True
-        held.control.on_progress = partial(self._to_loop, loop, self._note_progress, held)
-        if options.timeout is not None:
-            held.timer = loop.call_later(options.timeout, self.stop, held, Stop.TIMEOUT)
+        held.timeout = options.timeout
+        if held.first_step_made:
+            self._set_timer(held, asyncio.get_running_loop().time())
         self.receivers.started(held)
         current_held.set(held)
         current_job.set(claim.id)
@@ -169,6 +178,8 @@ class Executor:
 
     def _context_of(self, held: Held) -> JobContext:
         result, number = self.receivers.result(held), held.claim.attempts + 1
+        loop = asyncio.get_running_loop()
+        held.control.on_progress = partial(self._to_loop, loop, self._note_progress, held)
         return JobContext(task_result=result, control=held.control, number=number)
 
     def _note_progress(self, held: Held) -> None:

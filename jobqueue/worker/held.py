@@ -45,6 +45,7 @@ class Held:
         "control",
         "ended",
         "fate",
+        "first_step_made",
         "interrupt",
         "landed",
         "lane",
@@ -56,6 +57,7 @@ class Held:
         "result",
         "started",
         "task",
+        "timeout",
         "timer",
         "told",
         "told_at",
@@ -81,6 +83,8 @@ class Held:
         self.interrupt: Callable[[Stop, float], None] | None = None
         self.landed = False  # an interrupt was raised in the handler's thread
         self.task: asyncio.Task[None] | None = None
+        self.first_step_made = False
+        self.timeout: float | None = None  # seconds, of what runs now
         self.timer: asyncio.TimerHandle | None = None
         self.lane: Any = None
         self.result: Any = None  # Django's TaskResult, once the context or a signal wants it

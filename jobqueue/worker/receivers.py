@@ -78,7 +78,7 @@ class Receivers:
 
     def finished(self, held: Held, ending: Ending, state: str) -> None:
         """The final state of a job that was started is confirmed; nothing is sent for any other."""
-        if not held.started or State(state) not in FINAL:
+        if not held.started or state not in FINAL:
             return
         status = tasks.STATUS[State(state)]
         failed = status == TaskResultStatus.FAILED

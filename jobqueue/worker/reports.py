@@ -35,7 +35,7 @@ class Reports:
 
     def _say(self, ending: Ending, state: str, facts: dict[str, Any]) -> None:
         error = f"{ending.error_class}: {ending.error_message}"[:500] if ending.error_class else ""
-        match State(state):
+        match state:
             case State.SUCCEEDED:
                 log.info("job_succeeded", **facts)
             case State.DEAD:
