@@ -58,22 +58,28 @@ class Executor:
     def start(self, held: Held) -> None:
         """Begin the attempt of a claim that has just been registered: its first step is made here
         and now, which for a short handler is all of it."""
-        loop = asyncio.get_running_loop()
-        now = loop.time()
         asyncio.Task(
             self._attempt(held),
-            loop=loop,
+            loop=asyncio.get_running_loop(),
             context=self._context.copy(),
             eager_start=True,
         )
         held.first_step_made = True
-        if not held.ended:  # as many have by now, for whom a timer would be dear
-            self._set_timer(held, now)
+        if not held.ended:
+            self._set_timer(held)
 
-    def _set_timer(self, held: Held, since: float) -> None:
-        if held.timeout is not None:
+    def _limit(self, held: Held, seconds: float | None) -> None:
+        """What runs from now on may take so long. The timer is set when the first step leaves
+        something over: for short handlers it would be the dearest part."""
+        loop = asyncio.get_running_loop()
+        held.deadline = None if seconds is None else loop.time() + seconds
+        if held.first_step_made:
+            self._set_timer(held)
+
+    def _set_timer(self, held: Held) -> None:
+        if held.deadline is not None:
             loop = asyncio.get_running_loop()
-            held.timer = loop.call_at(since + held.timeout, self.stop, held, Stop.TIMEOUT)
+            held.timer = loop.call_at(held.deadline, self.stop, held, Stop.TIMEOUT)
 
     def give_back(self, held: Held) -> None:
         """Never started: back to its place in the queue."""
@@ -146,7 +152,7 @@ class Executor:
         """In a lane: the import of a module may touch the database, or take long."""
         lane = held.lane = self.lanes.take()
         # Nothing can end an import; but it is told of as what does not end.
-        held.timeout = self.settings.timeout_seconds
+        self._limit(held, self.settings.timeout_seconds)
         found: Task[..., Any]
         try:
             found = await asyncio.wrap_future(lane.submit(_resolve_in_lane, lane, held.claim.task))
@@ -161,9 +167,7 @@ class Executor:
         """Set up the attempt's own context; return the handler as a call without arguments."""
         claim = held.claim
         held.started = True
-        held.timeout = options.timeout
-        if held.first_step_made:
-            self._set_timer(held, asyncio.get_running_loop().time())
+        self._limit(held, options.timeout)
         self.receivers.started(held)
         current_held.set(held)
         current_job.set(claim.id)

@@ -43,6 +43,7 @@ class Held:
         "claim",
         "committed",
         "control",
+        "deadline",
         "ended",
         "fate",
         "first_step_made",
@@ -57,7 +58,6 @@ class Held:
         "result",
         "started",
         "task",
-        "timeout",
         "timer",
         "told",
         "told_at",
@@ -84,7 +84,7 @@ class Held:
         self.landed = False  # an interrupt was raised in the handler's thread
         self.task: asyncio.Task[None] | None = None
         self.first_step_made = False
-        self.timeout: float | None = None  # seconds, of what runs now
+        self.deadline: float | None = None  # of what runs now, by the loop's clock
         self.timer: asyncio.TimerHandle | None = None
         self.lane: Any = None
         self.result: Any = None  # Django's TaskResult, once the context or a signal wants it
