@@ -10,7 +10,7 @@ from uuid import UUID
 from psycopg import AsyncConnection
 from psycopg.rows import args_row, tuple_row
 
-from jobqueue.store.arrays import array
+from jobqueue.store.values import read_json, uuids
 
 Connection = AsyncConnection[Any]
 
@@ -31,9 +31,9 @@ class Claim(NamedTuple):
     attempts: int
     failures: int
     max_attempts: int
-    enqueued_at: Any
-    started_at: Any
-    claimed_at: Any
+    enqueued_at: float  # seconds since 1970; a datetime would be made for every job, to no use
+    started_at: float
+    claimed_at: float
     traceparent: str
     cancel_requested: bool
     parked_seconds: float | None  # since it was first parked as an unknown task
@@ -117,9 +117,10 @@ UPDATE jobqueue_job SET
     started_at = COALESCE(started_at, clock_timestamp()),
     claimed_at = clock_timestamp()
 WHERE id = ANY((SELECT ids FROM picked)::bigint[])
-RETURNING array_position((SELECT ids FROM picked), id), id, task, args,
+RETURNING array_position((SELECT ids FROM picked), id), id, task, args::text,
     NULLIF(kwargs, '{}'), NULLIF(options, '{}'), signature, queue, backend, priority, attempts,
-    failures, max_attempts, enqueued_at, started_at, claimed_at, traceparent,
+    failures, max_attempts, date_part('epoch', enqueued_at), date_part('epoch', started_at),
+    date_part('epoch', claimed_at), traceparent,
     cancel_requested_at IS NOT NULL,
     EXTRACT(EPOCH FROM clock_timestamp() - parked_at)::double precision, run_at,
     EXTRACT(EPOCH FROM clock_timestamp() - statement_timestamp())::double precision
@@ -154,7 +155,7 @@ def claim_parameters(
     parameters = {
         "queue": queue,
         "worker": worker,
-        "tokens": array(tokens),
+        "tokens": uuids(tokens),
         "limit": len(tokens),
         "lease": lease,
     }
@@ -164,7 +165,9 @@ def claim_parameters(
 def as_claims(rows: list[tuple[Any, ...]], tokens: Sequence[UUID]) -> list[Claim]:
     """Read what TAKE returned, in the order of the queue."""
     return [
-        Claim._make((id, tokens[place - 1], task, args, kwargs or {}, options or {}, *rest))
+        Claim._make(
+            (id, tokens[place - 1], task, read_json(args), kwargs or {}, options or {}, *rest)
+        )
         for place, id, task, args, kwargs, options, *rest in sorted(rows)
     ]
 
@@ -217,7 +220,8 @@ async def end_backend(connection: Connection, backend: Backend, seconds: float =
 # Asked after a cut connection: which of these tokens did the lost statement hand out?
 FOUND = """
 SELECT id, lease_token, task, args, kwargs, options, signature, queue, backend, priority,
-    attempts, failures, max_attempts, enqueued_at, started_at, claimed_at, traceparent,
+    attempts, failures, max_attempts, date_part('epoch', enqueued_at),
+    date_part('epoch', started_at), date_part('epoch', claimed_at), traceparent,
     cancel_requested_at IS NOT NULL,
     EXTRACT(EPOCH FROM clock_timestamp() - parked_at)::double precision, run_at,
     0.0::double precision

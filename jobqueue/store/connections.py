@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import random
 import select
 import socket
@@ -17,6 +16,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.types.json import set_json_loads
 
 from jobqueue.store.failures import USELESS_STATES, CallTimeout
+from jobqueue.store.values import read_json
 
 APPLICATION = "jobqueue"
 IDLE = TransactionStatus.IDLE
@@ -36,14 +36,6 @@ GENERIC_PLANS = """
 SELECT set_config('plan_cache_mode', 'force_generic_plan', false)
 WHERE pg_backend_pid() = %(pid)s
 """
-
-
-_decode = json.JSONDecoder().decode
-
-
-def read_json(text: bytes | str) -> Any:
-    """Read what a statement returned; most of a claim's are empty objects."""
-    return {} if text == b"{}" else _decode(text if isinstance(text, str) else text.decode())
 
 
 def drop(connection: AsyncConnection[Any]) -> None:

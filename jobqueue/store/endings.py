@@ -13,7 +13,7 @@ from psycopg import AsyncConnection
 from psycopg.rows import args_row, tuple_row
 
 from jobqueue.states import Outcome
-from jobqueue.store.arrays import array
+from jobqueue.store.values import array
 
 Connection = AsyncConnection[Any]
 

@@ -10,7 +10,6 @@ from psycopg import AsyncConnection
 from psycopg.rows import tuple_row
 
 from jobqueue.states import State
-from jobqueue.store.arrays import array
 from jobqueue.store.claims import (
     COLUMNS,
     FIRST,
@@ -22,6 +21,7 @@ from jobqueue.store.claims import (
     claim_parameters,
 )
 from jobqueue.store.endings import Ending, Written
+from jobqueue.store.values import array, read_json, uuids
 
 Connection = AsyncConnection[Any]
 
@@ -59,13 +59,16 @@ WITH mine AS MATERIALIZED (
 _LIMIT = """\
 GREATEST(%(limit)s - cardinality(%(ending_ids)s::bigint[]) + (SELECT count(*) FROM mine), 0)"""
 
-# Behind the claims, with a negative place, those that were written.
+# Beside the claims one row, with place 0, that says in the column of the arguments which were
+# written.
 _ANSWER = """\
-SELECT * FROM taken
+SELECT 0, NULL, NULL, COALESCE(
+    (SELECT json_agg(array_position(%(ending_tokens)s::uuid[], lease_token)) FROM mine), '[]'
+)::text{nulls}
 UNION ALL
-SELECT -array_position(%(ending_tokens)s::uuid[], lease_token){nulls} FROM mine
+SELECT * FROM taken
 """
-_TAKEN = f", taken AS (\n{TAKE})\n{_ANSWER.format(nulls=', NULL' * (COLUMNS - 1))}"
+_TAKEN = f", taken AS (\n{TAKE})\n{_ANSWER.format(nulls=', NULL' * (COLUMNS - 4))}"
 EXCHANGE = "\n" + _SUCCEED + FIRST.format(limit=_LIMIT) + _TAKEN
 EXCHANGE_ONWARD = "\n" + _SUCCEED + ONWARD.format(limit=_LIMIT) + _TAKEN
 
@@ -90,19 +93,16 @@ async def exchange(
     """
     parameters = claim_parameters(queue, worker, tokens, lease, after)
     parameters["ending_ids"] = array(ending.id for ending in ended)
-    parameters["ending_tokens"] = array(ending.token for ending in ended)
+    parameters["ending_tokens"] = uuids(ending.token for ending in ended)
     parameters["results"] = _results(ended)
     cursor = connection.cursor(row_factory=tuple_row, binary=True)
     await cursor.execute(EXCHANGE if after is None else EXCHANGE_ONWARD, parameters)
-    claimed: list[tuple[Any, ...]] = []
-    written: list[Written] = []
-    for row in await cursor.fetchall():
-        if row[0] > 0:
-            claimed.append(row)
-        else:
-            token = ended[-row[0] - 1].token
-            written.append(Written(token, State.SUCCEEDED, queue=None, attempts=None, busy=False))
-    return written, as_claims(claimed, tokens)
+    answer, *rows = sorted(await cursor.fetchall())
+    written = [
+        Written(ended[place - 1].token, State.SUCCEEDED, queue=None, attempts=None, busy=False)
+        for place in read_json(answer[3])
+    ]
+    return written, as_claims(rows, tokens)
 
 
 def _results(ended: Sequence[Ending]) -> list[str | None] | str:

@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from datetime import UTC, datetime
 from typing import Any
 
 import structlog
@@ -56,10 +57,10 @@ class Receivers:
                 task=task,
                 id=str(claim.id),
                 status=TaskResultStatus.RUNNING,
-                enqueued_at=claim.enqueued_at,
-                started_at=claim.started_at,
+                enqueued_at=_moment(claim.enqueued_at),
+                started_at=_moment(claim.started_at),
                 finished_at=None,
-                last_attempted_at=claim.claimed_at,
+                last_attempted_at=_moment(claim.claimed_at),
                 args=claim.args,
                 kwargs=claim.kwargs,
                 backend=claim.backend,
@@ -120,6 +121,10 @@ class Receivers:
     def close(self) -> None:
         if self._lane is not None:
             self._lane.close()
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
 
 
 def _has_own(signal: Signal) -> bool:

@@ -24,7 +24,7 @@ SHORT = Settings(
 
 
 def claim(**values) -> Claim:
-    now = datetime.now(UTC)
+    now = datetime.now(UTC).timestamp()
     facts = {
         "id": 1,
         "token": uuid4(),
