@@ -113,31 +113,34 @@ class Claimer:
         self.turns.heat(None)
         try:
             async with asyncio.TaskGroup() as connections:
-                connections.create_task(self._serve(self._step, self.patience))
+                connections.create_task(self._serve(self._step, self.patience), name="claim")
                 if self.intake.share < self.registry.concurrency:
-                    connections.create_task(self._serve(self._help_out, self.patience_of_second))
+                    second = self._serve(self._help_out, self.patience_of_second)
+                    connections.create_task(second, name="claim 2")
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
-    async def _serve(self, step: Callable[[], Awaitable[None]], patience: Patience) -> None:
+    async def _serve(self, step: Callable[[], Awaitable[bool]], patience: Patience) -> None:
         while not self._stopped.is_set():
             try:
-                await step()
+                is_well = await step()
             except Exception as error:
                 delay = patience.failed(error)
                 self.turns.heat(None)
                 self.marks.look(None)  # the round may have been the look for something urgent
+                self._wake.set()  # the other connection, if it is idle
                 # A wake does not cut this short: it would ask a dead server again and again.
                 await self._wait(self._stopped, delay)
             else:
-                patience.succeeded()
+                if is_well:
+                    patience.succeeded()
 
     async def settle(self) -> None:
         """At the stop, once the service has ended: the last lost rounds are looked for."""
         with contextlib.suppress(Exception):
             await self._recover(SETTLE_SECONDS)
 
-    async def _step(self) -> None:
+    async def _step(self) -> bool:
         if self._doubts.are_due(_now()):
             await self._recover(CALL_SECONDS)
         room = self.intake.room
@@ -146,7 +149,7 @@ class Claimer:
             if self.dues.take(_now()):
                 await self._promote(tell=True)
             await self._wait(self.registry.freed, min(BOUND_SECONDS, self._due_in()))
-            return
+            return True
         # Soon there is more: one large round instead of two.
         if room < self.outcomes.outbox.under_way:
             self.registry.freed.clear()
@@ -160,31 +163,35 @@ class Claimer:
             sent = _now()
             if not await self._claim(self.rounds, queue):
                 await self._fell_short(queue, sent)
+        return True
 
     async def _claim(self, rounds: Rounds, queue: str) -> bool:
-        """One round; whether it found all it asked for. If so the queue is asked again, and at the
-        same time, if there is room, by both connections."""
-        if queue in self._plenty:
-            self.turns.heat(queue)
-        if await rounds.claim(queue):
+        """One round; whether the queue is to be asked again at once: it held all that was asked
+        for, and where there is room both connections ask it; or it was not asked at all."""
+        found = await rounds.claim(queue)
+        if found:
             self._plenty.add(queue)
-            self.turns.heat(queue)
             self._help.set()
-            return True
-        self._plenty.discard(queue)
-        return False
+        elif found is False:
+            self._plenty.discard(queue)
+            return False
+        self.turns.heat(queue)
+        return True
 
-    async def _help_out(self) -> None:
-        """A step on the second connection."""
+    async def _help_out(self) -> bool:
+        """A step on the second connection, which only asks queues that are known to hold more;
+        whether it has shown that the connection works."""
         queue = None
-        if not self._doubts and self._plenty and self.intake.room > self.intake.share // 2:
-            queue = self.turns.next()
+        if not self._doubts and self.intake.room > self.intake.share // 2:
+            queue = self.turns.among(self._plenty)
         if queue is None:
             self._help.clear()
             await self._wait(self._help)
-        elif not await self._claim(self.second, queue):
+            return False
+        if not await self._claim(self.second, queue):
             self.turns.heat(queue)  # whether it is really empty is seen on the first one
-            self._wake.set()
+        self._wake.set()  # which may be idle, since its own round fell short
+        return True
 
     async def _fell_short(self, queue: str, sent: float) -> None:
         """The queue is empty, as far as this round could see."""
@@ -246,6 +253,7 @@ class Claimer:
     async def _recover(self, seconds: float) -> None:
         """Hand back, unstarted and uncounted, what the lost rounds brought."""
         await self._doubts.resolve(seconds, self._take_back)
+        self.marks.look(None)  # what the lost rounds had locked is to be had again
 
     def _take_back(self, row: Claim) -> None:
         log.warning("claim_recovered", job=row.id, task=row.task)

@@ -75,7 +75,7 @@ class Crew:
             settings,
             registry,
             self.executor,
-            (self._patience("claim"), self._patience("claim 2")),
+            (self._patience("claim"), Patience("claim 2", self.outages, helper=True)),
         )
         self.news = News(str(worker))
         self.leader: Leader | None = None

@@ -62,8 +62,8 @@ class Doubts:
 
     async def resolve(self, seconds: float, take: Callable[[Claim], None]) -> None:
         """Ask for every open round, within the bound, and hand on the rows that are found."""
-        end = _now() + seconds
-        for doubt in list(self._open):
+        end, known = _now() + seconds, list(self._open)
+        for doubt in known:
             if doubt.is_direct and not doubt.ended:
                 doubt.ended = await self._end(doubt, end - _now())
             asked, tokens = _now(), list(doubt.tokens)
@@ -72,7 +72,8 @@ class Doubts:
                 self._open.remove(doubt)
             for row in rows:
                 take(row)
-        self._ask_at = _now() + ASK_SECONDS
+        if all(doubt in known for doubt in self._open):  # else another round was lost meanwhile
+            self._ask_at = _now() + ASK_SECONDS
 
     async def _end(self, doubt: Doubt, seconds: float) -> bool:
         assert doubt.backend is not None  # noqa: S101

@@ -243,7 +243,11 @@ class Finisher:
         untold, self._untold = self._untold, []
         with logs.together():
             for held, ending, state in untold:
-                self.reports.written(held, ending, state)
+                try:
+                    self.reports.written(held, ending, state)
+                except Exception:  # a project's logging: it must not silence the others
+                    with contextlib.suppress(Exception):
+                        log.exception("outcome_not_told", job=held.claim.id)
 
     def _drop_untrusted(self) -> None:
         """A lease that was not renewed in time lapses by itself; the leader records the loss."""

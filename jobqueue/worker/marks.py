@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from jobqueue.store.claims import Claim, Key
 
@@ -24,6 +25,13 @@ class Mark:
     urgent: bool = False  # something may wait before the key
 
 
+class Begun(NamedTuple):
+    """Of one claim."""
+
+    after: Key | None  # it begins behind this key; None: at the very start
+    known: Key | None  # the mark at that moment
+
+
 class Marks:
     """Off while looks from the very start are quick. Else claims begin behind the last key seen,
     and look from the very start at every poll, for whatever is more urgent, and otherwise as often
@@ -39,20 +47,23 @@ class Marks:
             if priority is None or mark.key is None or priority > mark.key.priority:
                 mark.urgent = True
 
-    def begin(self, queue: str, now: float) -> Key | None:
-        """Return the key behind which the next claim begins; None: at the very start."""
+    def begin(self, queue: str, now: float) -> Begun:
+        """Return where the next claim begins."""
         mark = self._marks.setdefault(queue, Mark())
         if mark.urgent or now >= mark.rest_until:
             mark.urgent = False  # before the statement is sent, as with every wake
-            return None
-        return mark.key
+            return Begun(None, mark.key)
+        return Begun(mark.key, mark.key)
 
-    def seen(self, queue: str, begun: Key | None, rows: Sequence[Claim], now: float) -> None:
-        """Remember a claim's answer."""
+    def seen(self, queue: str, begun: Begun, rows: Sequence[Claim], now: float) -> None:
+        """Remember a claim's answer. Where another one has come meanwhile, the mark does not go
+        beyond what both have seen: one of them may have looked from the very start."""
         mark = self._marks[queue]
         if rows:
-            mark.key = rows[-1].key
-        if begun is None:
+            key = rows[-1].key
+            others = mark.key if mark.key != begun.known else None
+            mark.key = key if others is None else min(key, others, key=_place)
+        if begun.after is None:
             if rows:
                 mark.took = rows[-1].took
             slow = mark.took > SLOW_SECONDS
@@ -62,3 +73,7 @@ class Marks:
         """Return the seconds until a look from the very start is due; zero or less: at any time."""
         mark = self._marks.get(queue)
         return 0.0 if mark is None else mark.rest_until - now
+
+
+def _place(key: Key) -> tuple[int, object, int]:
+    return -key.priority, key.run_at, key.id

@@ -80,15 +80,13 @@ class Outbox:
         """How many slots are about to be free: their outcomes are being written at this moment."""
         return sum(w.under_way and not w.lent for w in self._waiting.values())
 
-    @property
-    def lendable(self) -> int:
-        """How many there are for `lend`."""
-        return sum(map(_is_lendable, self._waiting.values()))
+    def lendable(self, most: int) -> Sequence[Waiting]:
+        """Return what a claim can write along now, to take its slots at the same time."""
+        return [waiting for waiting in self.batch() if _is_lendable(waiting)][:most]
 
     def lend(self, most: int) -> Sequence[Waiting]:
-        """Hand over what a claim can write along, to take its slots at the same time; the
-        finisher's `heard` or `not_heard` takes it back."""
-        batch = [waiting for waiting in self.batch() if _is_lendable(waiting)][:most]
+        """Hand that over; the finisher's `heard` or `not_heard` takes it back."""
+        batch = self.lendable(most)
         for waiting in batch:
             waiting.under_way = waiting.lent = True
         return batch

@@ -56,7 +56,7 @@ class Intake:
         """How many jobs a round can ask for."""
         if self.executor.receivers.is_behind:
             return 0
-        return self.free + min(self.outcomes.outbox.lendable, self.share)
+        return self.free + len(self.outcomes.outbox.lendable(self.share))
 
     def take(self, rows: Sequence[Claim], sent: float, *, start: bool) -> None:
         """All are registered before the first handler makes its first step."""
@@ -81,12 +81,13 @@ class Rounds:
         """Remember who serves a fresh connection, in case it is cut."""
         self.backend = await claims.backend(connection)
 
-    async def claim(self, queue: str) -> bool:
-        """Take as many jobs as there is room for; whether the queue may hold more."""
+    async def claim(self, queue: str) -> bool | None:
+        """Take as many jobs as there is room for; whether the queue may hold more. None: it was
+        not asked, since meanwhile there is no room, or the stop has come."""
         intake = self.intake
         await self.session.open(CALL_SECONDS)
-        if intake.stopped.is_set():
-            return False
+        if intake.stopped.is_set() or intake.room <= 0:
+            return None
         ended = intake.outcomes.outbox.lend(intake.share)
         try:
             rows, asked, sent = await self._exchange(queue, ended)
@@ -106,10 +107,11 @@ class Rounds:
     ) -> tuple[Sequence[Claim], int, float]:
         """Return the rows, how many there could be at most, and when they were asked for."""
         intake, sent = self.intake, _now()
-        asked, lease = max(intake.free + len(ended), 0), intake.settings.lease_seconds
-        fresh = asked - len(ended)
-        tokens, after = new_tokens(asked), intake.marks.begin(queue, sent)
-        call, claim = self.session.call, (queue, intake.worker, tokens, lease, after)
+        asked, lease = intake.free + len(ended), intake.settings.lease_seconds
+        # Not less than none, where doubts take room: what has ended may prove to be locked.
+        fresh = max(asked - len(ended), 0)
+        tokens, begun = new_tokens(asked), intake.marks.begin(queue, sent)
+        call, claim = self.session.call, (queue, intake.worker, tokens, lease, begun.after)
         intake.under_way += fresh
         try:
             if ended:
@@ -125,7 +127,9 @@ class Rounds:
             raise
         finally:
             intake.under_way -= fresh
-        intake.marks.seen(queue, after, rows, _now())
+        intake.marks.seen(queue, begun, rows, _now())
+        if asked <= 0:  # it could take nothing, urgent or not
+            intake.marks.look(queue)
         return rows, asked, sent
 
 

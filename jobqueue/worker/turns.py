@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 
 class Turns:
@@ -28,14 +28,18 @@ class Turns:
 
     def next(self) -> str | None:
         """Return the queue whose turn it is and cool it; None when all are cold."""
-        if len(self._weights) == 1:
-            return self._hot.pop() if self._hot else None
-        hot = [queue for queue in self._weights if queue in self._hot]
-        if not hot:
-            return None
-        for queue in hot:
+        chosen = self.among(self._hot)
+        if chosen is not None:
+            self._hot.discard(chosen)
+        return chosen
+
+    def among(self, queues: Collection[str]) -> str | None:
+        """Return the one of these whose turn it is, and leave it as hot as it is."""
+        if len(queues) < 2:
+            return next(iter(queues), None)
+        rivals = [queue for queue in self._weights if queue in queues]
+        for queue in rivals:
             self._credit[queue] += self._weights[queue]
-        chosen = max(hot, key=self._credit.__getitem__)
-        self._credit[chosen] -= sum(self._weights[queue] for queue in hot)
-        self._hot.discard(chosen)
+        chosen = max(rivals, key=self._credit.__getitem__)
+        self._credit[chosen] -= sum(self._weights[queue] for queue in rivals)
         return chosen

@@ -22,9 +22,11 @@ class Outages:
         self._hindered: set[str] = set()
         self._since = 0.0
 
-    def begin(self, purpose: str, error: BaseException) -> None:
-        if is_answer(error):
-            if purpose not in self._hindered:
+    def begin(self, purpose: str, error: BaseException, *, helper: bool = False) -> None:
+        """A service has met weather. A helper's work is also done without it, so that its trouble
+        alone is no outage; and what is one, the others say."""
+        if is_answer(error) or helper:
+            if purpose not in self._hindered and not (helper and self._troubled):
                 self._hindered.add(purpose)
                 log.warning("database_call_failed", purpose=purpose, error=str(error).strip())
             return
@@ -49,8 +51,8 @@ class Patience:
     and does nothing.
     """
 
-    def __init__(self, purpose: str, outages: Outages) -> None:
-        self.purpose, self._outages = purpose, outages
+    def __init__(self, purpose: str, outages: Outages, *, helper: bool = False) -> None:
+        self.purpose, self._outages, self._helper = purpose, outages, helper
         self._backoff = Backoff()
         self._bugs = 0
 
@@ -64,7 +66,7 @@ class Patience:
         """Return the seconds to wait before the next try. Raises the error when it is one too
         many that no waiting explains."""
         if is_weather(error):
-            self._outages.begin(self.purpose, error)
+            self._outages.begin(self.purpose, error, helper=self._helper)
             return self._backoff.next_delay()
         self._bugs += 1
         log.error("service_error", purpose=self.purpose, in_a_row=self._bugs, exc_info=error)

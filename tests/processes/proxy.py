@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-PURPOSE = re.compile(rb"application_name\0jobqueue ([a-z]+)\0")
+PURPOSE = re.compile(rb"application_name\0jobqueue ([a-z0-9 ]+)\0")
 
 
 @dataclass(eq=False)
@@ -17,7 +17,7 @@ class Link:
 
     near: asyncio.StreamWriter
     far: asyncio.StreamWriter
-    purpose: str = ""  # what the worker calls it: claim, finish, beat, listen
+    purpose: str = ""  # what the worker calls it: claim, claim 2, finish, beat, listen
 
     def close(self) -> None:
         for end in (self.near, self.far):

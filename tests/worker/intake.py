@@ -48,7 +48,7 @@ class Intake:
             settings,
             self.registry,
             self.handlers,
-            (Patience("claim", self.outages), Patience("claim 2", self.outages)),
+            (Patience("claim", self.outages), Patience("claim 2", self.outages, helper=True)),
         )
         self.tasks = []
 

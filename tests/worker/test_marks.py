@@ -65,7 +65,7 @@ class Intake:
             settings,
             self.registry,
             self.handlers,
-            (Patience("claim", outages), Patience("claim 2", outages)),
+            (Patience("claim", outages), Patience("claim 2", outages, helper=True)),
         )
         self.task = asyncio.ensure_future(self.claimer.run())
 
@@ -87,7 +87,7 @@ class Intake:
         self.claimer.wake()
         assert await self.started(count) == jobs
         await asyncio.sleep(3 * claimer.PAUSE_SECONDS)
-        assert self.claimer.marks.begin("default", asyncio.get_running_loop().time())
+        assert self.claimer.marks.begin("default", asyncio.get_running_loop().time()).after
         return jobs
 
 
@@ -195,9 +195,10 @@ async def moment(connection, text: Sql):
 
 def test_quick_looks_leave_no_mark():
     own = Marks()
-    assert own.begin("default", 1.0) is None
-    own.seen("default", None, [], 1.0)
-    assert own.begin("default", 1.0) is None
+    begun = own.begin("default", 1.0)
+    assert begun.after is None
+    own.seen("default", begun, [], 1.0)
+    assert own.begin("default", 1.0).after is None
     assert own.rest("default", 1.0) <= 0
 
 
