@@ -1,17 +1,21 @@
 """A claimer as a service, behind a proxy, with a finisher that writes; handlers are not run."""
 
 import asyncio
+from contextlib import asynccontextmanager
 from uuid import uuid4
 
 import pytest_asyncio
 
 from jobqueue.conf import Settings
+from jobqueue.states import Outcome
 from jobqueue.store.connections import Session
+from jobqueue.store.endings import Ending
 from jobqueue.worker.claimer import Claimer
 from jobqueue.worker.finisher import Finisher
 from jobqueue.worker.held import Fate, Registry
 from jobqueue.worker.weather import Outages, Patience
 from tests.processes.proxy import Proxy
+from tests.rows import one
 from tests.worker.faults import Handlers, Told, end
 
 CALM = Settings(poll_seconds=600.0, concurrency=3)
@@ -61,6 +65,12 @@ class Intake:
     def started(self):
         return [held.claim.id for held in self.handlers.started]
 
+    def put(self, held, outcome=Outcome.SUCCEEDED, **told):
+        """This handler has ended, and its outcome waits to be written."""
+        self.registry.end(held)
+        ending = Ending(id=held.claim.id, token=held.token, outcome=outcome, **told)
+        self.finisher.put(held, ending)
+
     def end_all(self):
         for held in self.registry:
             self.registry.end(held)
@@ -81,3 +91,24 @@ async def make(parameters, proxy):
             await end(task)
         for session in (*intake.sessions, intake.finisher.session):
             await session.close()
+
+
+@asynccontextmanager
+async def overcommitment(connection, slots):
+    """The database itself notes every statement behind which more rows run than there are slots;
+    yields a call that returns how many at most, or None."""
+    await connection.execute("CREATE TABLE overcommitted (running int)")
+    await connection.execute(f"""
+        CREATE FUNCTION note_overcommitment() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            INSERT INTO overcommitted SELECT count(*) FROM jobqueue_job WHERE state = 'RUNNING'
+                HAVING count(*) > {slots};
+            RETURN NULL;
+        END $$
+    """)
+    await connection.execute(
+        "CREATE TRIGGER note_overcommitment AFTER UPDATE ON jobqueue_job "
+        "FOR EACH STATEMENT EXECUTE FUNCTION note_overcommitment()"
+    )
+    yield lambda: one(connection, "SELECT max(running) FROM overcommitted")
+    await connection.execute("DROP FUNCTION note_overcommitment CASCADE")
+    await connection.execute("DROP TABLE overcommitted")

@@ -15,10 +15,10 @@ from jobqueue.store import claims, endings, exchange, reclaims
 from jobqueue.store.endings import Ending
 from jobqueue.worker.held import Fate
 from jobqueue.worker.tokens import new_tokens
-from tests.rows import add_job, history, job_row, one
+from tests.rows import add_job, history, job_row
 from tests.waiting import until
 from tests.worker.faults import end
-from tests.worker.intake import make, proxy
+from tests.worker.intake import make, overcommitment, proxy
 
 __all__ = ["make", "proxy"]
 
@@ -27,22 +27,8 @@ SLOTS = 3
 
 @pytest_asyncio.fixture
 async def slots(connection):
-    """The database itself notes every statement behind which more rows run than there are slots."""
-    await connection.execute("CREATE TABLE overcommitted (running int)")
-    await connection.execute(f"""
-        CREATE FUNCTION note_overcommitment() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-            INSERT INTO overcommitted SELECT count(*) FROM jobqueue_job WHERE state = 'RUNNING'
-                HAVING count(*) > {SLOTS};
-            RETURN NULL;
-        END $$
-    """)
-    await connection.execute(
-        "CREATE TRIGGER note_overcommitment AFTER UPDATE ON jobqueue_job "
-        "FOR EACH STATEMENT EXECUTE FUNCTION note_overcommitment()"
-    )
-    yield lambda: one(connection, "SELECT max(running) FROM overcommitted")
-    await connection.execute("DROP FUNCTION note_overcommitment CASCADE")
-    await connection.execute("DROP TABLE overcommitted")
+    async with overcommitment(connection, SLOTS) as most:
+        yield most
 
 
 @pytest.fixture
@@ -72,14 +58,8 @@ def finish(intake, *which, outcome=Outcome.SUCCEEDED, **told):
     """The handlers of these jobs end, all in one turn of the loop."""
     for held in list(intake.registry):
         if held.claim.id in which:
-            put(intake, held, outcome, **told)
+            intake.put(held, outcome, **told)
     intake.registry.freed.set()  # the claimer looks at once, not after a second
-
-
-def put(intake, held, outcome=Outcome.SUCCEEDED, **told):
-    intake.registry.end(held)
-    ending = Ending(id=held.claim.id, token=held.token, outcome=outcome, **told)
-    intake.finisher.put(held, ending)
 
 
 @asynccontextmanager
@@ -299,7 +279,7 @@ async def test_through_any_weather_each_job_ends_once_and_no_slot_is_given_twice
         def all_over():
             for held in intake.handlers.started:
                 if not held.ended and intake.registry.get(held.token):
-                    put(intake, held)
+                    intake.put(held)
             return intake.registry.counts[Fate.COMPLETED] >= 60
 
         await until(all_over, seconds=60)

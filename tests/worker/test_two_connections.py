@@ -1,0 +1,732 @@
+"""Two connections that claim in turn: what is shared between them, and what happens to either."""
+
+import asyncio
+import random
+from collections import Counter
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from typing import NamedTuple
+
+import psycopg
+import pytest
+import pytest_asyncio
+import structlog
+
+from jobqueue.store import claims, exchange
+from jobqueue.store.claims import Backend
+from jobqueue.store.connections import Session
+from jobqueue.worker import marks
+from jobqueue.worker.held import Fate
+from jobqueue.worker.marks import Marks
+from jobqueue.worker.tokens import new_tokens
+from jobqueue.worker.turns import Turns
+from tests.rows import add_job, ago, history, one
+from tests.waiting import until
+from tests.worker.faults import end
+from tests.worker.intake import CALM, make, overcommitment, proxy
+
+__all__ = ["make", "proxy"]
+
+SLOTS = 6
+SIX = replace(CALM, concurrency=SLOTS)
+SECOND = "jobqueue claim 2"
+CALL_SECONDS = 0.3
+
+
+@pytest.fixture(autouse=True)
+def two(monkeypatch):
+    monkeypatch.setattr("jobqueue.worker.claimer.TWO_FROM", 2)
+
+
+@pytest_asyncio.fixture
+async def slots(connection):
+    async with overcommitment(connection, SLOTS) as most:
+        yield most
+
+
+class Sent(NamedTuple):
+    """One statement of the claimer."""
+
+    second: bool
+    queue: str
+    tokens: int
+    onward: bool
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    """Every statement that claims, by either connection."""
+    seen = []
+
+    def noting(real):
+        async def noted(connection, queue, worker, tokens, lease, after, *more):
+            second = connection.info.get_parameters()["application_name"] == SECOND
+            seen.append(Sent(second, queue, len(tokens), after is not None))
+            return await real(connection, queue, worker, tokens, lease, after, *more)
+
+        return noted
+
+    monkeypatch.setattr(claims, "claim", noting(claims.claim))
+    monkeypatch.setattr(exchange, "exchange", noting(exchange.exchange))
+    return seen
+
+
+async def add(connection, count, queue="default", **columns):
+    """Many jobs; returns their ids, in the queue's order."""
+    first = await add_job(connection, queue=queue, **columns)
+    cursor = await connection.execute(
+        "INSERT INTO jobqueue_job (task, queue, priority, run_at) SELECT task, queue, priority, "
+        "run_at FROM jobqueue_job, generate_series(2, %s) WHERE id = %s RETURNING id",
+        [count, first],
+    )
+    return [first, *sorted([id for (id,) in await cursor.fetchall()])]
+
+
+def quick(intake, seconds=0.0):
+    """Handlers that succeed in their first step; with seconds, some that take up to so long. The
+    finisher comes late, so that what they leave is written by the rounds."""
+    loop, sleep = asyncio.get_running_loop(), intake.finisher._sleep
+
+    async def late():
+        await sleep()
+        await asyncio.sleep(0.005)
+
+    def start(held):
+        intake.handlers.started.append(held)
+        if seconds and random.random() < 0.2:
+            loop.call_later(random.uniform(0, seconds), intake.put, held)
+        else:
+            intake.put(held)
+
+    intake.handlers.start, intake.finisher._sleep = start, late
+
+
+def completed(intake):
+    return intake.registry.counts[Fate.COMPLETED]
+
+
+async def states(connection, jobs):
+    cursor = await connection.execute(
+        "SELECT state FROM jobqueue_job WHERE id = ANY(%s) ORDER BY id", [jobs]
+    )
+    return [state for (state,) in await cursor.fetchall()]
+
+
+def no_task_is_left():
+    names = {task.get_name() for task in asyncio.all_tasks()}
+    return not names & {"claim", "claim 2"}
+
+
+async def start(intake):
+    """With both connected, so that neither is ahead."""
+    for session in intake.sessions:
+        await session.open(5)
+    intake.run()
+
+
+async def both_work(intake, sent):
+    await until(lambda: {one_sent.second for one_sent in sent} == {True, False})
+
+
+# Slots and outcomes.
+
+
+@pytest.mark.spec("S37", "S53", "S69", "S101", "S154")
+@pytest.mark.parametrize("only", ["", "claim 2"])
+@pytest.mark.parametrize("fault", ["cut", "silence", "lost answers"])
+async def test_through_any_weather_each_job_ends_once_and_no_slot_is_given_twice(
+    make, connection, proxy, slots, sent, monkeypatch, fault, only
+):
+    monkeypatch.setattr("jobqueue.worker.doubts.ASK_SECONDS", 0.05)
+    monkeypatch.setattr("jobqueue.worker.rounds.CALL_SECONDS", CALL_SECONDS)
+    monkeypatch.setattr("jobqueue.worker.finisher.WRITE_SECONDS", CALL_SECONDS)
+    jobs = await add(connection, 300)
+    intake = make(SIX, queues=["default"])
+    quick(intake, 0.1)
+    for service in (intake.claimer.patience, intake.claimer.patience_of_second):
+        service._backoff.most = 0.05
+    intake.finisher.patience._backoff.most = 0.05
+
+    async def weather():
+        while True:
+            proxy.heal()
+            await asyncio.sleep(random.uniform(0, 0.06 if fault == "cut" else 0.3))
+            proxy.only = only
+            if fault == "cut":
+                proxy.cut()
+            else:
+                proxy.swallow = fault == "silence"
+                proxy.swallow_answers = True
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(proxy.swallowed.wait(), 0.05)
+                proxy.heal()
+                await asyncio.sleep(CALL_SECONDS)  # until it has been noticed
+
+    await start(intake)
+    storm = asyncio.ensure_future(weather())
+    try:
+        await until(lambda: completed(intake) >= 300, seconds=60)
+    finally:
+        await end(storm)
+    assert any(one_sent.second for one_sent in sent)
+    assert await states(connection, jobs) == ["SUCCEEDED"] * 300
+    attempts = [row["number"] for job in jobs for row in await history(connection, job)]
+    assert attempts == [1] * 300
+    assert sorted(intake.started()) == jobs
+    assert intake.registry.counts[Fate.UNRECORDED] == 0
+    assert intake.claimer.intake.under_way == 0
+    assert await slots() is None
+
+
+async def two_in_flight(make, connection, monkeypatch, then):
+    """Six jobs have ended; the rounds that write them and take others go on when both are there."""
+    jobs = await add(connection, 20)
+    intake = make(SIX, queues=["default"])
+    await start(intake)
+    await until(lambda: len(intake.started()) == SLOTS)
+    real, there = exchange.exchange, []
+
+    async def both(*args):
+        there.append(args)
+        while len(there) < 2:
+            await asyncio.sleep(0)
+        answer = await real(*args)
+        then(intake)
+        return answer
+
+    monkeypatch.setattr(exchange, "exchange", both)
+    await end(intake.tasks[1])  # only the claimer may write
+    for held in intake.registry:
+        intake.put(held)
+    intake.registry.freed.set()
+    intake.claimer._help.set()  # both look at once
+    return intake, jobs
+
+
+@pytest.mark.spec("S49", "S50", "S51", "S70")
+async def test_at_a_stop_in_the_middle_of_both_outcomes_stand_and_claims_go_back(
+    make, connection, monkeypatch, slots
+):
+    intake, jobs = await two_in_flight(
+        make, connection, monkeypatch, lambda intake: intake.claimer.stop()
+    )
+    await asyncio.wait_for(intake.tasks[0], 10)
+    assert no_task_is_left()
+    intake.tasks[1] = asyncio.ensure_future(intake.finisher.run())
+    await until(lambda: not len(intake.registry))
+    assert await states(connection, jobs) == ["SUCCEEDED"] * 6 + ["READY"] * 14
+    counts = intake.registry.counts
+    assert (counts[Fate.COMPLETED], counts[Fate.RETURNED]) == (6, 6)
+    assert intake.registry.claimed == 12
+    assert len(intake.started()) == 6
+    assert await slots() is None
+
+
+@pytest.mark.spec("S50", "S53", "S102")
+async def test_cut_off_by_the_deadline_both_leave_nothing_behind(
+    make, connection, proxy, monkeypatch, slots
+):
+    intake, jobs = await two_in_flight(make, connection, monkeypatch, lambda intake: None)
+    proxy.swallow_answers = True
+    happened = ["SUCCEEDED"] * 6 + ["RUNNING"] * 6 + ["READY"] * 8
+    await until(lambda: _are(connection, jobs, happened))
+    intake.claimer.stop()
+    await end(intake.tasks[0])
+    assert no_task_is_left()
+    assert len(intake.claimer._doubts) == 2
+    proxy.heal()
+    await intake.claimer.settle()
+    intake.tasks[1] = asyncio.ensure_future(intake.finisher.run())
+    intake.finisher.close()
+    await asyncio.wait_for(intake.tasks[1], 10)
+    assert await states(connection, jobs) == ["SUCCEEDED"] * 6 + ["READY"] * 14
+    counts = intake.registry.counts
+    assert (counts[Fate.COMPLETED], counts[Fate.RETURNED], counts[Fate.UNRECORDED]) == (6, 6, 0)
+    assert len(intake.registry) == 0
+    assert await slots() is None
+
+
+async def _are(connection, jobs, wanted):
+    return await states(connection, jobs) == wanted
+
+
+@pytest.mark.spec("S37", "S38")
+async def test_room_that_a_lost_round_may_need_is_not_given_away_by_another_in_flight(
+    make, connection, monkeypatch
+):
+    """Of what that one writes, nothing may come free: all its rows may prove to be locked."""
+    await add(connection, SLOTS)
+    intake = make(SIX, queues=["default"])
+    intake.run()
+    await until(lambda: len(intake.started()) == SLOTS)
+    await end(intake.tasks[1])
+    shared, seen = intake.claimer.intake, []
+
+    async def looking(*args):
+        seen.append((len(args[3]), shared.free))
+        return [], []
+
+    monkeypatch.setattr(exchange, "exchange", looking)
+    backend = Backend(1, None, direct=True)
+    shared.doubts.add(backend, new_tokens(2), until=1e9)
+    for held in list(intake.registry)[:3]:
+        intake.put(held)
+    assert shared.free == -2
+    await intake.claimer.second.claim("default")
+    assert seen == [(1, -2)]
+    assert shared.free == -2
+
+
+# Who is asked, and how often.
+
+
+@pytest.mark.spec("S55", "S56")
+async def test_two_plentiful_queues_are_served_by_their_weights(make, connection, sent):
+    for queue in ("default", "mail"):
+        await add(connection, 600, queue)
+    intake = make(SIX)
+    intake.claimer.turns = Turns({"default": 1, "mail": 3})
+    quick(intake)
+    await start(intake)
+    await until(lambda: len(intake.handlers.started) >= 400, every=0.001)
+    served = Counter(held.claim.queue for held in intake.handlers.started[:400])
+    assert 2.4 < served["mail"] / served["default"] < 3.6
+    asked = Counter((one_sent.second, one_sent.queue) for one_sent in sent)
+    assert len(asked) == 4
+
+
+async def test_the_second_one_never_asks_a_queue_that_may_be_empty(make, connection, sent):
+    await add(connection, 600)
+    intake = make(SIX)
+    quick(intake)
+    await start(intake)
+
+    def heated():
+        intake.claimer.turns.heat("mail")
+        return any(one_sent.second for one_sent in sent) and completed(intake) == 600
+
+    await until(heated)
+    assert {one_sent.queue for one_sent in sent if one_sent.second} == {"default"}
+
+
+@pytest.mark.spec("S41", "S46")
+async def test_for_single_jobs_there_is_no_second_connection_and_no_more_statements(
+    make, connection, sent
+):
+    intake = make(SIX)
+    quick(intake)
+    intake.run()
+    await until(lambda: intake.claimer._polled_at > 0)
+    for count in range(1, 11):
+        await add_job(connection)
+        intake.claimer.wake("default", 0)
+        await until(lambda count=count: completed(intake) == count)
+    assert intake.sessions[1].born == 0
+    # One that finds the job and one for what its sender may have spared; each queue at the start.
+    assert len(sent) <= 2 * 10 + 4
+    assert not any(one_sent.second for one_sent in sent)
+
+
+async def test_where_only_one_slot_is_free_single_jobs_open_no_second_connection(
+    make, connection, sent
+):
+    """Each round finds all that it asks for: one."""
+    await add(connection, SLOTS)
+    intake = make(SIX, queues=["default"])
+    intake.run()
+    await until(lambda: len(intake.started()) == SLOTS)
+    for count in range(1, 6):
+        await add_job(connection)
+        intake.put(next(iter(intake.registry)))
+        await until(lambda count=count: len(intake.started()) == SLOTS + count)
+    assert intake.sessions[1].born == 0
+    assert not any(one_sent.second for one_sent in sent)
+
+
+async def _no_busy_loop(sent):
+    """Some rounds may be on their way; a loop would send hundreds."""
+    before = len(sent)
+    await asyncio.sleep(0.3)
+    assert len(sent) - before < 12
+
+
+@asynccontextmanager
+async def locked(connect, where):
+    other = await connect()
+    async with other.transaction():
+        await other.execute(f"SELECT FROM jobqueue_job WHERE {where} FOR UPDATE")
+        yield
+
+
+async def working(make, connection, sent):
+    """Both connections have just found plenty; all slots are taken."""
+    await add(connection, 2000)
+    intake = make(SIX, queues=["default"])
+    quick(intake)
+    await start(intake)
+    await both_work(intake, sent)
+    del intake.handlers.start
+    await until(lambda: intake.registry.free == 0 and not len(intake.finisher))
+    return intake
+
+
+def finish(intake):
+    for held in intake.registry:
+        intake.put(held)
+    intake.registry.freed.set()
+    intake.claimer._help.set()
+
+
+@pytest.mark.spec("S46")
+async def test_no_busy_loop_while_all_that_is_ready_is_locked(make, connection, connect, sent):
+    intake = await working(make, connection, sent)
+    async with locked(connect, "state = 'READY'"):
+        finish(intake)
+        await until(lambda: intake.registry.free == SLOTS)
+        await _no_busy_loop(sent)
+        assert intake.registry.free == SLOTS
+
+
+@pytest.mark.spec("S46")
+async def test_no_busy_loop_while_the_queue_is_paused(make, connection, sent):
+    intake = await working(make, connection, sent)
+    await connection.execute(
+        "INSERT INTO jobqueue_queue (name, paused_at) VALUES ('default', now())"
+    )
+    finish(intake)
+    await until(lambda: intake.registry.free == SLOTS)
+    await _no_busy_loop(sent)
+    assert intake.registry.free == SLOTS
+
+
+@pytest.mark.spec("S46")
+async def test_no_busy_loop_while_the_receivers_are_behind(make, connection, sent, monkeypatch):
+    intake = await working(make, connection, sent)
+    monkeypatch.setattr(intake.handlers.receivers, "is_behind", True)
+    finish(intake)
+    await until(lambda: intake.registry.free == SLOTS)
+    await _no_busy_loop(sent)
+    assert intake.registry.free == SLOTS
+
+
+@pytest.mark.spec("S46")
+async def test_no_busy_loop_while_nothing_is_free(make, connection, sent):
+    intake = await working(make, connection, sent)
+    intake.registry.freed.set()
+    intake.claimer._help.set()
+    await _no_busy_loop(sent)
+
+
+@pytest.mark.spec("S46", "S123")
+async def test_no_statement_is_sent_that_could_take_nothing(make, connection, connect, sent):
+    """The slots of outcomes that cannot be written now are no room, nor those of outcomes that the
+    finisher is writing."""
+    intake = await working(make, connection, sent)
+    async with locked(connect, "state = 'RUNNING'"):
+        for held in intake.registry:
+            intake.put(held)
+        await until(lambda: all(w.busy > 0.1 for w in intake.finisher.outbox))
+        intake.registry.freed.set()
+        intake.claimer._help.set()
+        await _no_busy_loop(sent)
+    before = completed(intake)
+    finish_rest(intake)
+    await until(lambda: completed(intake) > before + 100)
+    assert all(one_sent.tokens for one_sent in sent)
+
+
+def finish_rest(intake):
+    quick(intake)
+    for held in intake.registry:
+        if not held.ended:
+            intake.put(held)
+
+
+@pytest.mark.spec("S44", "S46")
+async def test_the_first_one_goes_on_when_only_the_second_has_found_plenty(
+    make, connection, connect, sent
+):
+    """It is idle, since all was locked when it looked last."""
+    intake = await working(make, connection, sent)
+    async with locked(connect, "state = 'READY'"):
+        finish(intake)
+        await until(lambda: intake.registry.free == SLOTS)
+        await until(lambda: not intake.claimer._plenty and not intake.claimer.turns._hot)
+    started = len(intake.started())
+    intake.claimer._plenty.add("default")
+    intake.claimer._help.set()
+    for count in range(SLOTS, SLOTS + 4):  # one slot at a time: too little for the second one
+        await until(lambda count=count: len(intake.started()) >= started + count)
+        intake.put(next(held for held in intake.registry if not held.ended))
+
+
+# Marks.
+
+
+@pytest.mark.parametrize("what", ["urgent", "released"])
+async def test_nothing_is_passed_over_while_both_begin_at_marks(
+    make, connection, sent, monkeypatch, what
+):
+    """Many jobs come before the mark, all told of at once: the round that looks takes a few, and
+    the others follow before anything that stands behind."""
+    monkeypatch.setattr(marks, "SLOW_SECONDS", -1.0)
+    monkeypatch.setattr(marks, "SHARE", 1e-9)
+    await add(connection, 2000)
+    intake = make(SIX, queues=["default"])
+    quick(intake)
+    await start(intake)
+    await both_work(intake, sent)
+    await until(lambda: any(one_sent.second and one_sent.onward for one_sent in sent))
+    if what == "urgent":
+        early = await add(connection, 60, priority=1)
+        intake.claimer.wake("default", 1)
+    else:
+        early = await add(connection, 60, run_at=ago(3600))
+        intake.claimer.wake("default")
+    await until(lambda: set(early) <= set(intake.started()), every=0.001)
+    order = intake.started()
+    places = sorted(map(order.index, early))
+    assert places[-1] - places[0] < 60 + 4 * SLOTS
+    assert {one_sent.second for one_sent in sent[-20:] if one_sent.onward} == {True, False}
+
+
+def claimed(priority, minute):
+    return [_Row(claims.Key(priority, minute, minute))]
+
+
+class _Row(NamedTuple):
+    key: claims.Key
+    took: float = 0.1
+
+
+@pytest.mark.parametrize("is_look_first", [True, False])
+@pytest.mark.parametrize("other", ["onward", "an older look"])
+def test_an_answer_that_comes_late_does_not_hide_what_a_look_has_found(is_look_first, other):
+    own = Marks()
+    own.seen("default", own.begin("default", 0.0), claimed(0, 10), 0.0)
+    if other == "an older look":
+        own.look("default")
+    onward = own.begin("default", 0.1)
+    own.look("default")
+    look = own.begin("default", 0.1)
+    assert (onward.after is None, look.after) == (other == "an older look", None)
+    answers = [(look, claimed(5, 3)), (onward, claimed(0, 20))]
+    for begun, rows in answers if is_look_first else reversed(answers):
+        own.seen("default", begun, rows, 0.1)
+    assert own.begin("default", 0.2).after == claims.Key(5, 3, 3)
+
+
+def test_rounds_that_overlap_all_the_time_move_the_mark_on():
+    own, behind = Marks(), []
+    own.seen("default", own.begin("default", 0.0), claimed(0, 0), 0.0)
+    flights = [own.begin("default", 0.1)]
+    for minute in range(1, 50):
+        flights.append(own.begin("default", 0.1))
+        own.seen("default", flights.pop(0), claimed(0, minute), 0.1)
+        behind.append(minute - own.begin("default", 0.1).after.id)
+    assert max(behind) <= 1
+
+
+async def test_a_look_that_could_take_nothing_is_made_again(make, connection, connect, monkeypatch):
+    """What it was to write is locked, so that it has no slot for the urgent job."""
+    monkeypatch.setattr(marks, "SLOW_SECONDS", -1.0)
+    monkeypatch.setattr(marks, "SHARE", 1e-9)
+    await add(connection, 20)
+    intake = make(SIX, queues=["default"])
+    intake.run()
+    await until(lambda: len(intake.started()) == SLOTS)
+    await end(intake.tasks[1])
+    async with locked(connect, "state = 'RUNNING'"):
+        urgent = await add_job(connection, priority=1)
+        intake.claimer.wake("default", 1)
+        for held in intake.registry:
+            intake.put(held)
+        intake.registry.freed.set()
+        await until(lambda: all(waiting.lent for waiting in intake.finisher.outbox))
+        await until(lambda: not any(waiting.under_way for waiting in intake.finisher.outbox))
+    intake.tasks[1] = asyncio.ensure_future(intake.finisher.run())
+    await until(lambda: len(intake.started()) > SLOTS)
+    assert intake.started()[SLOTS] == urgent
+
+
+# Trouble with one of them.
+
+
+async def _terminate(connection):
+    await connection.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE application_name = %s AND datname = current_database()",
+        [SECOND],
+    )
+
+
+@pytest.mark.spec("S47", "S69", "S101")
+async def test_the_second_one_s_server_process_may_end_at_any_time(make, connection, sent, slots):
+    jobs = await add(connection, 900)
+    intake = make(SIX, queues=["default"])
+    quick(intake, 0.002)
+    intake.claimer.patience_of_second._backoff.most = 0.02
+    with structlog.testing.capture_logs() as logs:
+        await start(intake)
+        await both_work(intake, sent)
+        for _ in range(5):
+            born = intake.sessions[1].born
+            await _terminate(connection)
+            await until(lambda born=born: intake.sessions[1].born > born or completed(intake) > 899)
+        await until(lambda: completed(intake) == 900)
+    assert await states(connection, jobs) == ["SUCCEEDED"] * 900
+    assert sorted(intake.started()) == jobs
+    assert await slots() is None
+    assert intake.sessions[1].born > 2
+    said = {log["event"] for log in logs}
+    assert not said & {"database_unreachable", "database_back", "service_error"}
+
+
+@pytest.fixture
+def refused(monkeypatch):
+    """While this holds something, the second one cannot connect."""
+    opened, state = Session._open, {"tries": 0, "refused": True}
+
+    async def open(self, seconds):
+        if self.parameters["application_name"] == SECOND and state["refused"]:
+            state["tries"] += 1
+            raise psycopg.OperationalError("FATAL: sorry, too many clients already")
+        return await opened(self, seconds)
+
+    monkeypatch.setattr(Session, "_open", open)
+    return state
+
+
+@pytest.mark.spec("S47")
+async def test_where_the_second_one_cannot_connect_the_first_goes_on_and_that_is_said_once(
+    make, connection, sent, refused
+):
+    jobs = await add(connection, 100)
+    intake = make(SIX, queues=["default"])
+    quick(intake)
+    intake.claimer.patience_of_second._backoff.most = 0.01
+    intake.claimer.patience_of_second._backoff.first = 0.005
+    with structlog.testing.capture_logs() as logs:
+        intake.run()
+        while refused["tries"] < 8:
+            if intake.registry.free == SLOTS:
+                jobs += await add(connection, 100)
+                intake.claimer.wake("default", 0)
+            await asyncio.sleep(0.01)
+        refused["refused"] = False
+        while intake.sessions[1].born == 0:
+            if intake.registry.free == SLOTS:
+                jobs += await add(connection, 100)
+                intake.claimer.wake("default", 0)
+            await asyncio.sleep(0.01)
+        await until(lambda: completed(intake) == len(jobs))
+    told = [log for log in logs if log["event"].startswith("database_")]
+    assert [(log["event"], log["purpose"]) for log in told] == [("database_call_failed", "claim 2")]
+    assert "too many clients" in told[0]["error"]
+
+
+@pytest.mark.spec("S47")
+async def test_an_outage_is_told_once_also_when_the_second_one_was_in_trouble_before(
+    make, connection, proxy, sent, refused
+):
+    await add(connection, 2000)
+    intake = make(SIX, queues=["default"])
+    quick(intake)
+    with structlog.testing.capture_logs() as logs:
+        intake.run()
+        await until(lambda: refused["tries"])
+        await connection.execute("DELETE FROM jobqueue_job WHERE state = 'READY'")
+        await until(lambda: intake.registry.free == SLOTS)
+        done = completed(intake)
+        proxy.refuse = True
+        proxy.cut()
+        await add(connection, 10)
+        intake.claimer.wake("default", 0)
+        await until(lambda: intake.outages._troubled)
+        proxy.heal()
+        await until(lambda: completed(intake) == done + 10)
+        await until(lambda: not intake.outages._troubled)
+    told = [log["event"] for log in logs if log["event"].startswith("database_")]
+    assert told == ["database_call_failed", "database_unreachable", "database_back"]
+
+
+@pytest.mark.spec("S48")
+async def test_the_fifth_bug_in_a_row_on_the_second_ends_the_service(make, connection, monkeypatch):
+    """However often it had nothing to do in between."""
+    monkeypatch.setattr(random, "uniform", lambda low, high: low / 100)
+    real, bugs = exchange.exchange, []
+
+    async def broken(own, *args):
+        if own.info.get_parameters()["application_name"] == SECOND:
+            bugs.append(1)
+            raise ZeroDivisionError
+        return await real(own, *args)
+
+    monkeypatch.setattr(exchange, "exchange", broken)
+    monkeypatch.setattr(claims, "claim", _unless_second(claims.claim, broken))
+    await add(connection, 3000)
+    intake = make(SIX, queues=["default"])
+    quick(intake)
+    await start(intake)
+    await until(lambda: intake.tasks[0].done())
+    assert isinstance(intake.tasks[0].exception(), ZeroDivisionError)
+    assert len(bugs) == 5
+    assert no_task_is_left()
+
+
+def _unless_second(real, broken):
+    async def claim(own, *args):
+        if own.info.get_parameters()["application_name"] == SECOND:
+            return await broken(own, *args)
+        return await real(own, *args)
+
+    return claim
+
+
+@pytest.mark.spec("S53", "S101")
+async def test_a_lost_round_of_the_second_is_looked_for_although_the_first_is_idle(
+    make, connection, proxy, sent, monkeypatch
+):
+    """Not only at the next poll."""
+    intake = await working(make, connection, sent)
+    await connection.execute("DELETE FROM jobqueue_job WHERE state = 'READY'")
+    finish(intake)
+    await until(lambda: intake.registry.free == SLOTS and not intake.claimer.turns._hot)
+    await until(lambda: not intake.claimer._plenty)
+    job, claim, lost = await add_job(connection), claims.claim, []
+
+    async def lose(own, *args):
+        rows = await claim(own, *args)
+        if not lost:
+            lost.append(rows)
+            proxy.only = "claim 2"
+            proxy.cut()
+            proxy.heal()
+            await own.execute("SELECT 1")
+        return rows
+
+    monkeypatch.setattr(claims, "claim", lose)
+    intake.claimer._plenty.add("default")
+    intake.claimer._help.set()
+    await until(lambda: (job, None, "READY") in intake.told.written_)
+    assert [held.claim.id for held in intake.handlers.returned] == [job]
+
+
+async def test_one_that_is_lost_while_others_are_asked_for_is_asked_for_at_once(
+    make, connection, monkeypatch
+):
+    intake = make(SIX, queues=["default"])
+    doubts, found = intake.claimer._doubts, claims.found
+    worker = intake.claimer.intake.worker
+
+    async def one_more(*args):
+        if len(doubts) == 1:
+            doubts.add(None, new_tokens(1), until=0.0)
+        return await found(*args)
+
+    monkeypatch.setattr(claims, "found", one_more)
+    doubts.add(None, new_tokens(1), until=0.0)
+    await doubts.resolve(5.0, lambda row: None)
+    assert len(doubts) == 1
+    assert doubts.are_due(asyncio.get_running_loop().time())
+    assert await one(connection, "SELECT count(*) FROM jobqueue_job WHERE worker = %s", worker) == 0
