@@ -15,7 +15,7 @@ from jobqueue.store import claims, endings, exchange, reclaims
 from jobqueue.store.endings import Ending
 from jobqueue.worker.held import Fate
 from jobqueue.worker.tokens import new_tokens
-from tests.rows import add_job, history, job_row
+from tests.rows import add_job, history, job_row, one
 from tests.waiting import until
 from tests.worker.faults import end
 from tests.worker.intake import make, overcommitment, proxy
@@ -368,3 +368,50 @@ async def _row(connection, query, id):
         name: value is not None if isinstance(value, datetime) else value
         for name, value in row.items()
     }
+
+
+MEANWHILE = {
+    "renewed": "UPDATE jobqueue_job SET lease_expires_at = now() + interval '1 h' WHERE id = %s",
+    "cancelled": "UPDATE jobqueue_job SET cancel_requested_at = now() WHERE id = %s",
+    "taken away": "UPDATE jobqueue_job SET lease_token = gen_random_uuid() WHERE id = %s",
+    "gone": "DELETE FROM jobqueue_job WHERE id = %s",
+}
+
+
+@pytest.mark.spec("S37", "S66", "S67")
+@pytest.mark.parametrize("what", MEANWHILE)
+async def test_a_row_that_changes_behind_the_snapshot_is_written_or_left_but_never_halfway(
+    connection, connect, monkeypatch, what
+):
+    """The statement has begun, and waits just before it locks its rows."""
+    worker, other = uuid4(), await connect()
+    for _ in range(6):
+        await add_job(connection)
+    rows = await claims.claim(connection, "default", worker, new_tokens(3), 30.0)
+    ended = [Ending(id=row.id, token=row.token, outcome=Outcome.SUCCEEDED) for row in rows]
+    waiting = exchange.EXCHANGE.replace(
+        "    ORDER BY j.id\n", "    AND (SELECT pg_advisory_lock(7)::text) = '' ORDER BY j.id\n", 1
+    )
+    monkeypatch.setattr(exchange, "EXCHANGE", waiting)
+    await other.execute("SELECT pg_advisory_lock(7)")
+    sent = asyncio.ensure_future(
+        exchange.exchange(connection, "default", worker, new_tokens(3), 30.0, None, ended)
+    )
+    await until(
+        lambda: one(
+            other, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        )
+    )
+    await other.execute(MEANWHILE[what], [rows[0].id])
+    await other.execute("SELECT pg_advisory_unlock(7)")
+    written, claimed = await sent
+    is_ours = what in ("renewed", "cancelled")
+    assert [answer.token for answer in written] == [row.token for row in rows[not is_ours :]]
+    assert len(claimed) == len(written)
+    for row in rows[not is_ours :]:
+        assert (await job_row(connection, row.id))["state"] == "SUCCEEDED"
+        assert [attempt["number"] for attempt in await history(connection, row.id)] == [1]
+    if not is_ours:
+        assert await history(connection, rows[0].id) == []
+    if what == "taken away":
+        assert (await job_row(connection, rows[0].id))["state"] == "RUNNING"

@@ -12,6 +12,7 @@ import pytest
 from jobqueue.exceptions import JobTimeout
 from jobqueue.models import Job
 from jobqueue.states import Reason, State
+from jobqueue.worker.executor import Executor
 from tests.worker import jobs
 from tests.worker.running import active, attempts
 from tests.worker.test_handlers import spin
@@ -101,3 +102,90 @@ def test_an_interrupted_handler_may_say_that_no_retry_helps(work, body):
     row = running.final(jobs.call.enqueue(body(handler)))
     assert (row.state, row.reason, row.attempts) == (State.DEAD, Reason.PERMANENT, 1)
     assert "hopeless" in row.last_error
+
+
+# A timer is set only for what has not ended in its first step.
+
+
+@pytest.mark.spec("S64")
+def test_what_blocks_the_loop_beyond_its_time_is_told_at_its_first_await(work, body, shared):
+    async def blocks():
+        time.sleep(0.4)  # noqa: ASYNC251
+        shared.notes.append("blocked")
+        await asyncio.sleep(600)
+
+    running = work()
+    job = jobs.aonce.using(timeout=0.2).enqueue(body(blocks))
+    row = running.final(job)
+    assert (row.state, row.reason) == (State.DEAD, Reason.TIMED_OUT)
+    assert shared.notes == ["blocked"]
+
+
+@pytest.mark.spec("S64")
+def test_what_ends_in_its_first_step_has_succeeded_and_needs_no_timer(work, body, monkeypatch):
+    timers, real = [], Executor._set_timer
+
+    def noted(self, held):
+        timers.append(held.claim.id)
+        real(self, held)
+
+    async def at_once():
+        time.sleep(0.3)  # noqa: ASYNC251
+        return "late"
+
+    async def later():
+        await asyncio.sleep(0.01)
+        return "in time"
+
+    monkeypatch.setattr(Executor, "_set_timer", noted)
+    running = work()
+    job = jobs.aonce.using(timeout=0.1).enqueue(body(at_once))
+    assert running.final(job).result == "late"
+    other = jobs.aonce.using(timeout=5.0).enqueue(body(later))
+    assert running.final(other).result == "in time"
+    assert timers == [int(other.id)]
+
+
+LATE = """
+import asyncio, time
+
+from django.tasks import task
+
+time.sleep(0.4)
+
+
+@task
+async def soon():
+    await asyncio.sleep(0.01)
+    return "in time"
+
+
+@task
+async def never():
+    await asyncio.sleep(600)
+"""
+
+
+@pytest.mark.spec("S64")
+@pytest.mark.parametrize("timeout", [0.2, None])
+def test_its_time_counts_from_the_start_and_not_from_the_import(
+    work, tmp_path, monkeypatch, timeout
+):
+    name = f"imported_late_{'with' if timeout else 'without'}"
+    (tmp_path / f"{name}.py").write_text(LATE)
+    monkeypatch.syspath_prepend(tmp_path)
+    running = work()
+
+    def enqueue(task):
+        job = Job.objects.create(
+            task=f"{name}.{task}", options={"timeout": timeout}, max_attempts=1
+        )
+        running.on_loop(running.worker.crew.claimer.wake)
+        return job
+
+    assert running.final(enqueue("soon")).result == "in time"
+    if timeout:
+        row = running.final(enqueue("never"))
+        assert row.reason == Reason.TIMED_OUT
+        (attempt,) = attempts(row)
+        assert (attempt.finished_at - attempt.started_at).total_seconds() >= timeout

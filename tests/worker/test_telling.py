@@ -1,0 +1,66 @@
+"""What is said of written outcomes: a moment later, in one go, and nothing is lost on the way."""
+
+import pytest
+import structlog
+
+from jobqueue.worker import finisher
+from tests.worker import jobs
+from tests.worker.running import Running
+from tests.worker.test_finisher import desk, empty, proxy
+
+__all__ = ["desk", "proxy"]
+
+
+class Mute:
+    """A project's logging that fails."""
+
+    def exception(self, *args, **facts):
+        raise ZeroDivisionError
+
+
+@pytest.mark.spec("S66", "S154")
+@pytest.mark.parametrize("is_logging_broken", [False, True])
+async def test_one_that_cannot_be_told_silences_no_other(desk, monkeypatch, is_logging_broken):
+    held = await desk.claim(5)
+    written = desk.told.written
+
+    def fails_once(own, ending, state):
+        if own is held[1]:
+            raise ZeroDivisionError
+        written(own, ending, state)
+
+    monkeypatch.setattr(desk.told, "written", fails_once)
+    if is_logging_broken:
+        monkeypatch.setattr(finisher, "log", Mute())
+    with structlog.testing.capture_logs() as logs:
+        for own in held:
+            desk.put(own)
+        await empty(desk)
+    assert await desk.states(*held) == ["SUCCEEDED"] * 5
+    assert [job for job, *_ in desk.told.written_] == [
+        own.claim.id for own in held if own is not held[1]
+    ]
+    assert not desk.task.done()
+    assert not desk.outages._troubled
+    failed = [log for log in logs if log["event"] == "outcome_not_told"]
+    assert [log["job"] for log in failed] == ([] if is_logging_broken else [held[1].claim.id])
+
+
+@pytest.mark.spec("S145")
+def test_the_last_ones_are_told_before_the_worker_has_stopped(work, body, shared):
+    running: Running = work()
+
+    def ends_with_the_drain():
+        shared.notes.append(1)
+        shared.events["go"].wait(30)
+
+    waiting = [jobs.call.enqueue(body(ends_with_the_drain)) for _ in range(4)]
+    running.wait(lambda: len(shared.notes) == 4)
+    with structlog.testing.capture_logs() as logs:
+        running.on_loop(running.worker.shutdown.request, "signal")
+        shared.events["go"].set()
+        assert running.stop() == 0
+    events = [log["event"] for log in logs]
+    told = {str(log["job"]) for log in logs if log["event"] == "job_succeeded"}
+    assert told == {job.id for job in waiting}
+    assert events[-1] == "worker_stopped"
