@@ -1,8 +1,8 @@
 """Every measurement, one after the other: `python -m benchmarks.full [NAME …]`, see NAMES.
 
 On DATABASE_URL's server, else on an embedded one. Each is bounded in jobs and in time. SCALE in the
-environment multiplies the sizes of `history`, `held` and `sweeps` (default 0.1: a tenth of the full
-sizes).
+environment multiplies the sizes of `history`, `held`, `memory` and `sweeps` (default 0.1: a tenth
+of the full sizes).
 """
 
 import os

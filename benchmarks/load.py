@@ -6,10 +6,11 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
 
 import psycopg
 
-from benchmarks.measures import LOAD, RUN_SECONDS, drain
+from benchmarks.measures import LEFT, LOAD, RUN_SECONDS, drain
 from benchmarks.proxy import Proxy
 from benchmarks.server import Server
 from benchmarks.workers import OURS, environment, worker
@@ -41,6 +42,12 @@ WAITS = """
 SELECT percentile_cont(%(shares)s::float8[]) WITHIN GROUP (
     ORDER BY EXTRACT(EPOCH FROM started_at - enqueued_at) * 1000
 ) FROM jobqueue_job WHERE started_at IS NOT NULL
+"""
+
+
+SIZES = """
+SELECT name, pg_table_size(name::regclass), pg_indexes_size(name::regclass)
+FROM (VALUES ('jobqueue_attempt'), ('jobqueue_job')) AS t(name) ORDER BY name
 """
 
 
@@ -112,18 +119,21 @@ def _commit(server: Server, settings: str) -> float:
 def history(server: Server, scale: float) -> None:
     """The same drain on an empty table, and beside final, scheduled and other ready jobs."""
     final, others = int(10_000_000 * scale), int(1_000_000 * scale)
-
-    def fill() -> None:
-        for statement, count in ((FINAL, final), (SCHEDULED, others), (ELSEWHERE, others)):
-            server.execute(statement, count=count)
-
-    for concurrency in (10, 50):
-        empty = drain(server, OURS, concurrency, 20_000)
-        full = drain(server, OURS, concurrency, 20_000, before=fill)
+    levels = (10, 50)
+    empty = {level: [drain(server, OURS, level, 20_000) for _ in range(3)] for level in levels}
+    place = server.fresh()
+    for statement, count in ((FINAL, final), (SCHEDULED, others), (ELSEWHERE, others)):
+        server.execute(statement, count=count)
+    for level in levels:
+        full = [drain(server, OURS, level, 20_000, place=place) for _ in range(3)]
+        speed, served = (
+            median(getattr(run, figure) for run in full)
+            / median(getattr(run, figure) for run in empty[level])
+            for figure in ("jobs_per_second", "server_us")
+        )
         print(
-            f"drain at {concurrency} beside {final:,} final, {others:,} scheduled and {others:,} "
-            f"ready jobs elsewhere: {full.jobs_per_second / empty.jobs_per_second:.2f} of the "
-            f"empty table's; server CPU {full.server_us / empty.server_us:.2f}"
+            f"drain at {level} beside {final:,} final, {others:,} scheduled and {others:,} ready "
+            f"jobs elsewhere: {speed:.2f} of the empty table's; server CPU {served:.2f}"
         )
 
 
@@ -149,7 +159,7 @@ def held(server: Server, scale: float) -> None:
 
 
 def memory(server: Server, scale: float) -> None:
-    """Resident memory at concurrency 50, early and late."""
+    """Resident memory at concurrency 50, early and late; and what the tables take afterwards."""
     count = int(1_000_000 * scale)
     url = server.fresh()
     server.execute(LOAD, count=count, task="benchmarks.tasks.note")
@@ -160,6 +170,14 @@ def memory(server: Server, scale: float) -> None:
         run.wait_for(count, LONG_SECONDS)
         print(f"memory at 50: {early:.0f} MiB after {count // 10:,} jobs, ", end="")
         print(f"{run.resident_mib():.0f} MiB after {count:,}")
+        while server.execute(LEFT)[0][0]:
+            time.sleep(0.01)
+    grown = server.execute(SIZES)
+    server.execute("VACUUM FULL jobqueue_job")
+    server.execute("VACUUM FULL jobqueue_attempt")
+    for (name, *sizes), (_, *least) in zip(grown, server.execute(SIZES), strict=True):
+        table, indexes = (size / small for size, small in zip(sizes, least, strict=True))
+        print(f"{name} after that: table {table:.2f}, indexes {indexes:.2f} of the least size")
 
 
 def under_load(server: Server) -> None:
@@ -176,8 +194,8 @@ def under_load(server: Server) -> None:
         for feeder in feeders:
             feeder.wait(LONG_SECONDS)
         run.wait_for(2 * rate * seconds, RUN_SECONDS)
-    median, late = server.execute(WAITS, shares=[0.5, 0.99])[0][0]
-    print(f"1,000 arrivals a second of 10 ms: wait p50 {median:.1f} ms, p99 {late:.1f} ms")
+    usual, late = server.execute(WAITS, shares=[0.5, 0.99])[0][0]
+    print(f"1,000 arrivals a second of 10 ms: wait p50 {usual:.1f} ms, p99 {late:.1f} ms")
 
 
 def remote(server: Server) -> None:

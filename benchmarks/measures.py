@@ -39,16 +39,15 @@ def drain(
     count: int,
     *options: str,
     task: str = "benchmarks.tasks.note",
-    before: Callable[[], None] = lambda: None,
+    place: str | None = None,
     through: Callable[[str], str] = lambda url: url,
 ) -> Drain:
     """No-op jobs that wait when the worker starts, from the first handler until the database says
-    that all are done."""
-    url = server.fresh()
+    that all are done. On a fresh database, unless there is a place that is not."""
+    url = place or server.fresh()
     if kind == BARE:
         server.execute(bare.LOAD, count=count)
     else:
-        before()
         server.execute(LOAD, count=count, task=task)
     server.execute("VACUUM ANALYZE")
     left = bare.LEFT if kind == BARE else LEFT

@@ -12,7 +12,11 @@ from django.db import connections
 from jobqueue.conf import settings
 
 CHANNEL = "jobqueue"
-NOTIFY = f"SELECT pg_notify('{CHANNEL}', %(payload)s)"
+# Its commit need not reach the disk: a server that crashes has lost its listeners too. Flushed, it
+# would hold the lock that all notifications share for as long as the disk takes.
+NOTIFY = f"""
+SELECT set_config('synchronous_commit', 'off', true), pg_notify('{CHANNEL}', %(payload)s)
+"""
 # Each worker follows a round that a wake brought about with one more, later than this: it sees what
 # was committed in between without a wake of its own.
 THIN_SECONDS = 0.005

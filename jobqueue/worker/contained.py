@@ -24,6 +24,7 @@ class Steps(Coroutine[Any, Any, Any]):
     def __init__(self, inner: Any) -> None:
         self.inner = inner if hasattr(inner, "send") else inner.__await__()
         self.forks = forks()
+        self.closed = False  # from outside: nobody awaits it any more
         self.__name__ = getattr(inner, "__name__", type(inner).__name__)
         self.__qualname__ = getattr(inner, "__qualname__", self.__name__)
 
@@ -60,6 +61,7 @@ class Steps(Coroutine[Any, Any, Any]):
         return self._step(self.inner.throw, *error)
 
     def close(self) -> None:
+        self.closed = True
         self._step(self.inner.close)
 
     def _step(self, call: Callable[..., Any], *args: Any) -> Any:

@@ -106,8 +106,8 @@ class Executor:
         held.task = asyncio.current_task()  # the first step is made before `start` could note it
         try:
             await self._run(held)
-        except asyncio.CancelledError:
-            raise  # nobody cancels an attempt outside its handler, but the end of the loop
+        except (asyncio.CancelledError, GeneratorExit):
+            raise  # nobody ends an attempt outside its handler, but the end of the loop
         except BaseException as error:
             log.exception("attempt_broken", job=held.claim.id, task=held.claim.task)
             if not held.ended:

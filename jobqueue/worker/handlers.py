@@ -71,10 +71,13 @@ async def run_coroutine(
     """Await an `async def` handler in a lane of its own."""
     value: Any = None
     error: BaseException | None = None
+    steps = None
     try:
         held.interrupt = lambda why, patience: _cancel(held, lanes)
-        value = await Steps(call())
+        value = await (steps := Steps(call()))
     except BaseException as raised:
+        if steps is not None and steps.closed:  # the loop is gone, and this with it
+            raise
         error = raised
     held.interrupt = None
     strays.collect(held)

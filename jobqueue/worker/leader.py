@@ -245,8 +245,7 @@ class Leader:
     async def _keep(self, term: int, scope: asyncio.Timeout) -> None:
         """Renew; each renewal pushes the end of the scope to its own start + lease - margin."""
         lease, every = self.settings.leader_lease_seconds, self.settings.leader_renew_seconds
-        backoff = Backoff(every / 12, every / 2)
-        wait = every
+        backoff, wait = Backoff(every / 12, every / 2), every
         while True:
             await asyncio.sleep(wait)
             start = _now()
@@ -260,6 +259,8 @@ class Leader:
                 self.outages.begin("renew", error)
                 wait = backoff.next_delay()
                 continue
+            if scope.expired():  # in this very moment: the term is being ended
+                return
             if not kept:
                 self._term = None
                 raise EndOfTermError("deposed")
@@ -284,11 +285,11 @@ class Leader:
 
     async def _hand_back(self, term: int) -> bool:
         """Resign, and tell the others once that has committed. Bounded; never raises."""
-        session = self._session
+        call = self._session.call
         try:
-            given_back = await session.call(leadership.resign, RESIGN_SECONDS, self.worker, term)
+            given_back = await call(leadership.resign, RESIGN_SECONDS, self.worker, term)
             if given_back and self.settings.notify:
-                await session.call(promotion.notify, RESIGN_SECONDS, ['{"kind": "leader"}'])
+                await call(promotion.notify, RESIGN_SECONDS, ['{"kind": "leader"}'])
         except Exception as error:
             self.log.debug("leader_resign_failed", term=term, error=repr(error))
             return False

@@ -47,6 +47,16 @@ def test_without_a_transaction_the_job_is_there_at_once(elsewhere):
     assert elsewhere() == 1
 
 
+def test_that_the_wake_need_not_reach_the_disk_holds_for_no_later_commit(elsewhere):
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW synchronous_commit")
+        before = cursor.fetchone()
+        send.enqueue()
+        jobqueue.enqueue_many([(send, [1])])
+        cursor.execute("SHOW synchronous_commit")
+        assert cursor.fetchone() == before == ("on",)
+
+
 @pytest.mark.spec("D48", "S21")
 def test_a_job_remains_only_if_everything_around_it_committed(elsewhere):
     with rolled_back():

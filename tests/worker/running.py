@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
+import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
 from types import TracebackType
@@ -20,6 +22,11 @@ from jobqueue.worker.worker import Worker
 from tests.children import wait_until
 
 STOP_SECONDS = 20
+
+
+def stack_of(thread: threading.Thread) -> str:
+    frame = sys._current_frames().get(thread.ident or 0)
+    return f"{thread.name} does not end:\n{''.join(traceback.format_stack(frame))}"
 
 
 class Running:
@@ -83,6 +90,7 @@ class Running:
             lane.close()
         for thread in self.own_threads():
             thread.join(STOP_SECONDS)
+            assert not thread.is_alive(), stack_of(thread)
         return self.code
 
     def own_threads(self) -> list[threading.Thread]:

@@ -15,7 +15,12 @@ from jobqueue.exceptions import JobCancelled
 from jobqueue.models import Job
 from jobqueue.states import Reason, State
 from jobqueue.worker import handlers as handlers_module
+from jobqueue.worker.handlers import run_coroutine
+from jobqueue.worker.held import Held
+from jobqueue.worker.lanes import Lanes
+from jobqueue.worker.strays import Strays
 from tests.worker import jobs
+from tests.worker.parts import claim
 from tests.worker.running import active, attempts
 
 
@@ -343,6 +348,16 @@ def test_a_handler_that_ignores_everything_keeps_its_slot_and_gets_no_outcome(
     assert (row.state, row.not_ending_since) == (State.SUCCEEDED, None)
     running.quiet()
     assert running.worker.registry.free == 2
+
+
+async def test_one_that_is_destroyed_with_its_loop_takes_no_lane():
+    """Its thread would be nobody's."""
+    held, lanes = Held(claim(), 0.0), Lanes()
+    attempt = run_coroutine(held, lanes, Strays(), lambda: asyncio.sleep(600), lambda *told: told)
+    attempt.send(None)
+    attempt.close()
+    assert held.lane is None
+    assert not lanes._made
 
 
 @pytest.mark.spec("S119", "S120")

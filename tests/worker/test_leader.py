@@ -252,6 +252,23 @@ async def is_zero(connection, statement):
     return await one(connection, statement) == 0
 
 
+@pytest.mark.spec("S168", "S170")
+async def test_an_answer_that_comes_with_the_end_of_the_trust_is_no_fault(start, monkeypatch):
+    """The scope of the term has begun to end, and cannot be pushed any more."""
+    leader, renew = start(), leadership.renew
+
+    async def late(*args):
+        answer = await renew(*args)
+        monkeypatch.setattr(leadership, "renew", renew)
+        time.sleep(leader._trust_end - asyncio.get_running_loop().time() + 0.05)  # noqa: ASYNC251
+        return answer
+
+    monkeypatch.setattr(leadership, "renew", late)
+    with structlog.testing.capture_logs() as logs:
+        (lost,) = await until(lambda: [e for e in logs if e["event"] == "leader_lost"])
+    assert lost["reason"] == "trust ended"
+
+
 @pytest.mark.spec("S181")
 async def test_one_row_that_the_database_refuses_to_change_stops_no_other(start, connection):
     jobs = [(await add_running(connection))[0] for _ in range(5)]

@@ -282,7 +282,7 @@ def test_a_failing_job_runs_exactly_as_often_as_its_budget_says(work, body, budg
 @pytest.mark.spec("D110", "D111")
 @pytest.mark.parametrize("failures", [45, 62, 309, 1023, 99_996, 99_997])
 def test_late_failures_of_a_large_budget_are_rescheduled_or_the_last(work, body, failures):
-    running = work(backoff_base_seconds=1.0)
+    running = work(backoff_base_seconds=1.0, poll_seconds=0.2)
 
     def handler():
         raise ValueError
