@@ -167,7 +167,7 @@ class Claimer:
 
     async def _claim(self, rounds: Rounds, queue: str) -> bool:
         """One round; whether the queue is to be asked again at once: it held all that was asked
-        for, and where there is room both connections ask it; or it was not asked at all."""
+        for, and where there is room both connections ask it; or that is not known."""
         found = await rounds.claim(queue)
         if found:
             self._plenty.add(queue)

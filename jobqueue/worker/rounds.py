@@ -82,8 +82,8 @@ class Rounds:
         self.backend = await claims.backend(connection)
 
     async def claim(self, queue: str) -> bool | None:
-        """Take as many jobs as there is room for; whether the queue may hold more. None: it was
-        not asked, since meanwhile there is no room, or the stop has come."""
+        """Take as many jobs as there is room for; whether the queue may hold more. None: nobody
+        knows, since there was no room after all, or the stop has come."""
         intake = self.intake
         await self.session.open(CALL_SECONDS)
         if intake.stopped.is_set() or intake.room <= 0:
@@ -96,11 +96,13 @@ class Rounds:
             if not ended or not isinstance(error, Exception) or not concerns_data(error):
                 raise
             intake.marks.look(queue)
-            return True  # it may be one of the outcomes: the next round goes without them
+            return None  # it may be one of the outcomes: the next round goes without them
         lease, margin = intake.settings.lease_seconds, intake.settings.lease_margin_seconds
         late = _now() - sent > lease - margin
         intake.take(rows, sent, start=not (late or intake.stopped.is_set()))
-        return len(rows) >= asked
+        # None where all that was to make room is locked, if only by another claim that meant to
+        # take it: such a one also locks what it then finds to be taken.
+        return len(rows) >= asked if asked > 0 else None
 
     async def _exchange(
         self, queue: str, ended: Sequence[Waiting]
