@@ -1,6 +1,7 @@
 """Claims that begin where the last one ended: faster, and nothing is passed over."""
 
 import asyncio
+from typing import NamedTuple
 from uuid import uuid4
 
 import psycopg
@@ -223,3 +224,43 @@ async def test_a_look_that_failed_is_made_up_for(make, connection, monkeypatch):
 def test_a_queue_that_was_never_asked_has_no_mark():
     """As when the stop comes between the wake and the round."""
     assert Marks().rest("default", 1.0) <= 0
+
+
+# With two rounds in flight.
+
+
+def claimed(priority, minute):
+    return [_Row(claims.Key(priority, minute, minute))]
+
+
+class _Row(NamedTuple):
+    key: claims.Key
+    took: float = 0.1
+
+
+@pytest.mark.parametrize("is_look_first", [True, False])
+@pytest.mark.parametrize("other", ["onward", "an older look"])
+def test_an_answer_that_comes_late_does_not_hide_what_a_look_has_found(is_look_first, other):
+    own = Marks()
+    own.seen("default", own.begin("default", 0.0), claimed(0, 10), 0.0)
+    if other == "an older look":
+        own.look("default")
+    onward = own.begin("default", 0.1)
+    own.look("default")
+    look = own.begin("default", 0.1)
+    assert (onward.after is None, look.after) == (other == "an older look", None)
+    answers = [(look, claimed(5, 3)), (onward, claimed(0, 20))]
+    for begun, rows in answers if is_look_first else reversed(answers):
+        own.seen("default", begun, rows, 0.1)
+    assert own.begin("default", 0.2).after == claims.Key(5, 3, 3)
+
+
+def test_rounds_that_overlap_all_the_time_move_the_mark_on():
+    own, behind = Marks(), []
+    own.seen("default", own.begin("default", 0.0), claimed(0, 0), 0.0)
+    flights = [own.begin("default", 0.1)]
+    for minute in range(1, 50):
+        flights.append(own.begin("default", 0.1))
+        own.seen("default", flights.pop(0), claimed(0, minute), 0.1)
+        behind.append(minute - own.begin("default", 0.1).after.id)
+    assert max(behind) <= 1

@@ -11,19 +11,22 @@ import psycopg
 import pytest
 import pytest_asyncio
 import structlog
+from django.db import connections
 
+from jobqueue.models import Job
 from jobqueue.store import claims, exchange
 from jobqueue.store.claims import Backend
 from jobqueue.store.connections import Session
 from jobqueue.worker import marks
 from jobqueue.worker.held import Fate
-from jobqueue.worker.marks import Marks
 from jobqueue.worker.tokens import new_tokens
 from jobqueue.worker.turns import Turns
+from tests.children import wait_until
 from tests.rows import add_job, ago, history, one
 from tests.waiting import until
 from tests.worker.faults import end
 from tests.worker.intake import CALM, make, overcommitment, proxy
+from tests.worker.running import sql
 
 __all__ = ["make", "proxy"]
 
@@ -492,41 +495,21 @@ async def test_nothing_is_passed_over_while_both_begin_at_marks(
     assert {one_sent.second for one_sent in sent[-20:] if one_sent.onward} == {True, False}
 
 
-def claimed(priority, minute):
-    return [_Row(claims.Key(priority, minute, minute))]
-
-
-class _Row(NamedTuple):
-    key: claims.Key
-    took: float = 0.1
-
-
-@pytest.mark.parametrize("is_look_first", [True, False])
-@pytest.mark.parametrize("other", ["onward", "an older look"])
-def test_an_answer_that_comes_late_does_not_hide_what_a_look_has_found(is_look_first, other):
-    own = Marks()
-    own.seen("default", own.begin("default", 0.0), claimed(0, 10), 0.0)
-    if other == "an older look":
-        own.look("default")
-    onward = own.begin("default", 0.1)
-    own.look("default")
-    look = own.begin("default", 0.1)
-    assert (onward.after is None, look.after) == (other == "an older look", None)
-    answers = [(look, claimed(5, 3)), (onward, claimed(0, 20))]
-    for begun, rows in answers if is_look_first else reversed(answers):
-        own.seen("default", begun, rows, 0.1)
-    assert own.begin("default", 0.2).after == claims.Key(5, 3, 3)
-
-
-def test_rounds_that_overlap_all_the_time_move_the_mark_on():
-    own, behind = Marks(), []
-    own.seen("default", own.begin("default", 0.0), claimed(0, 0), 0.0)
-    flights = [own.begin("default", 0.1)]
-    for minute in range(1, 50):
-        flights.append(own.begin("default", 0.1))
-        own.seen("default", flights.pop(0), claimed(0, minute), 0.1)
-        behind.append(minute - own.begin("default", 0.1).after.id)
-    assert max(behind) <= 1
+async def test_a_job_that_was_committed_late_waits_only_for_the_next_look(
+    make, connection, connect, sent, monkeypatch
+):
+    monkeypatch.setattr(marks, "SLOW_SECONDS", -1.0)
+    monkeypatch.setattr(marks, "SHARE", 0.005)
+    late = await connect()
+    async with late.transaction():
+        job = await add_job(late)
+        await add(connection, 2000)
+        intake = make(SIX, queues=["default"])
+        quick(intake)
+        await start(intake)
+        await until(lambda: any(one_sent.second and one_sent.onward for one_sent in sent))
+        assert job not in intake.started()
+    await until(lambda: job in intake.started())
 
 
 async def test_a_look_that_could_take_nothing_is_made_again(make, connection, connect, monkeypatch):
@@ -732,3 +715,19 @@ async def test_one_that_is_lost_while_others_are_asked_for_is_asked_for_at_once(
     assert len(doubts) == 1
     assert doubts.are_due(asyncio.get_running_loop().time())
     assert await one(connection, "SELECT count(*) FROM jobqueue_job WHERE worker = %s", worker) == 0
+
+
+@pytest.mark.spec("S37", "S51")
+def test_a_whole_worker_uses_both_and_closes_both(work):
+    running = work(concurrency=SLOTS, poll_seconds=60.0)
+    made = Job.objects.bulk_create(
+        [Job(task="tests.worker.jobs.aadd", args=[number, 1]) for number in range(1000)]
+    )
+    running.on_loop(running.worker.crew.claimer.wake)
+    running.quiet()
+    assert Job.objects.filter(state="SUCCEEDED").count() == len(made)
+    assert running.worker.crew.sessions[1].born == 1
+    assert running.stop() == 0
+    assert running.worker.registry.counts[Fate.COMPLETED] == len(made)
+    query = "SELECT 1 FROM pg_stat_activity WHERE application_name = %s AND datname = %s"
+    wait_until(lambda: not sql(query, SECOND, connections["default"].settings_dict["NAME"]))
