@@ -119,6 +119,7 @@ class Finisher:
         try:
             while len(self) or self._ready or not self._closed.is_set():
                 await self._sleep()
+                await asyncio.sleep(0)  # a claim that can write it along goes first
                 try:
                     await self._pass()
                 except Exception as error:
