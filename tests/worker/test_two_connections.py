@@ -458,11 +458,17 @@ async def test_the_first_one_goes_on_when_only_the_second_has_found_plenty(
         await until(lambda: intake.registry.free == SLOTS)
         await until(lambda: not intake.claimer._plenty and not intake.claimer.turns._hot)
     started = len(intake.started())
-    intake.claimer._plenty.add("default")
-    intake.claimer._help.set()
-    for count in range(SLOTS, SLOTS + 4):  # one slot at a time: too little for the second one
-        await until(lambda count=count: len(intake.started()) >= started + count)
+
+    def has_filled_all():
+        # Said again, should a round from before be still to answer that it found nothing.
+        intake.claimer._plenty.add("default")
+        intake.claimer._help.set()
+        return len(intake.started()) >= started + SLOTS
+
+    await until(has_filled_all)
+    for count in range(SLOTS, SLOTS + 3):  # one slot at a time: too little for the second one
         intake.put(next(held for held in intake.registry if not held.ended))
+        await until(lambda count=count: len(intake.started()) > started + count)
 
 
 # Marks.
