@@ -15,6 +15,7 @@ from jobqueue.conf import TOLERATED_FAILED_BEATS, Settings
 from jobqueue.store import reclaims
 from jobqueue.store.connections import Session
 from jobqueue.store.events import Note
+from jobqueue.store.failures import CallTimeout
 from jobqueue.worker.heartbeat import LEAST_SECONDS, Heartbeat
 from jobqueue.worker.held import Registry
 from jobqueue.worker.orders import Orders, identity
@@ -198,7 +199,16 @@ async def test_a_beat_has_one_budget_whatever_it_waits_for(bench, connection, co
         with pytest.raises(Exception, match="no answer"):
             await b.heart.beat()
         assert now() - start < b.settings.beat_budget_seconds + 1.5
-    await b.heart.beat()
+    await until(lambda: succeeds(b))
+
+
+async def succeeds(b):
+    """Whether a beat does; to connect anew may take longer than the budget of one."""
+    try:
+        await b.heart.beat()
+    except CallTimeout:
+        return False
+    return True
 
 
 @pytest.mark.spec("S93")
