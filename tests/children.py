@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -59,12 +58,7 @@ class Children:
     def __enter__(self) -> "Children":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for process in self.processes:
             process.terminate()
         for process in self.processes:
@@ -73,9 +67,9 @@ class Children:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        if error is not None:
-            for log in sorted(self.folder.glob("*.log")):
-                print(f"--- {log.name}\n{log.read_text()[-8_000:]}")
+        # Shown only for a test that failed; a fixture's teardown is not told whether it did.
+        for log in sorted(self.folder.glob("*.log")):
+            print(f"--- {log.name}\n{log.read_text()[-8_000:]}")
 
     def manage(self, *arguments: str) -> subprocess.Popen[bytes]:
         number = len(self.processes)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from jobqueue.models import Job
 from project.contacts import sample_data
 from tests.children import Children, wait_until
 
@@ -33,6 +34,8 @@ SOON = 20_000  # milliseconds
 def children(transactional_db: None, tmp_path: Path) -> Iterator[Children]:
     with Children(tmp_path) as started:
         yield started
+        # Shown for a test that failed: whether its page or its job stood still.
+        print(*Job.objects.values_list("task", "state", "attempts", "last_error", "progress"))
 
 
 @pytest.fixture

@@ -3,9 +3,12 @@
 // data-part and have changed are replaced, so that focus and a click that has begun survive.
 (() => {
   const SLOW = 3000;
+  const PATIENCE = 10000;
 
   async function fresh(id) {
-    const answer = await fetch(location.href, { cache: "no-store" });
+    // An answer that never comes must not end the following for good.
+    const signal = AbortSignal.timeout(PATIENCE);
+    const answer = await fetch(location.href, { cache: "no-store", signal });
     if (!answer.ok) throw new Error(answer.statusText);
     const text = await answer.text();
     return new DOMParser().parseFromString(text, "text/html").getElementById(id);
