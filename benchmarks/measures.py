@@ -14,8 +14,12 @@ LOAD = """
 INSERT INTO jobqueue_job (task, args)
 SELECT %(task)s, jsonb_build_array(g) FROM generate_series(1, %(count)s) g
 """
-# Only what this run has loaded: the newest jobs of its queue.
-LEFT = "SELECT count(*) FROM jobqueue_job WHERE queue = 'default' AND state IN ('READY', 'RUNNING')"
+# Only what this run has loaded. Each count by its own partial index: together they would read the
+# whole table, and beside millions of rows the measurement would measure itself.
+LEFT = """
+SELECT (SELECT count(*) FROM jobqueue_job WHERE state = 'READY' AND queue = 'default')
+    + (SELECT count(*) FROM jobqueue_job WHERE state = 'RUNNING')
+"""
 LOCK_WAITS = """
 SELECT count(*) FROM pg_stat_activity
 WHERE datname = current_database() AND wait_event_type = 'Lock'
