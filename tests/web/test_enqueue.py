@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
-from django.db import IntegrityError, connection, transaction
+from django.db import IntegrityError, close_old_connections, connection, transaction
 from django.tasks.exceptions import InvalidTask
 from structlog.contextvars import bound_contextvars
 
@@ -252,7 +252,7 @@ def test_a_wake_that_failed_spares_none(heard, monkeypatch) -> None:
     monkeypatch.setattr(wake, "THIN_SECONDS", 60.0)
     monkeypatch.setattr(wake, "_latest", {})
     with monkeypatch.context() as broken:
-        broken.setattr(wake, "NOTIFY", "SELECT no_such_function(%(payload)s)")
+        broken.setattr(wake, "NOTIFY", b"SELECT no_such_function(), ")
         send.enqueue()
     send.enqueue()
     assert heard(1) == [{"kind": "ready", "queue": "default", "priority": 0}]
@@ -269,6 +269,22 @@ def test_a_scheduled_job_tells_the_promoter_its_earliest_moment(heard) -> None:
 def test_many_jobs_wake_each_queue_once(heard) -> None:
     jobqueue.enqueue_many([(send,), (post, ["a"]), (send,), (send.using(run_after=FAR),)])
     assert sorted(str(news.get("queue")) for news in heard(3)) == ["None", "default", "mail"]
+
+
+def test_a_queue_s_name_is_sent_as_it_is(heard) -> None:
+    name = "it's \\ a \"quéue\""
+    wake.tell_ready(name, 3)
+    assert heard(1) == [{"kind": "ready", "queue": name, "priority": 3}]
+
+
+def test_a_wake_that_met_a_lost_session_leaves_it_to_be_replaced(
+    transactional_db: None, monkeypatch, capsys
+) -> None:
+    monkeypatch.setattr("jobqueue.wake.NOTIFY", b"SELECT pg_terminate_backend(pg_backend_pid()), ")
+    send.enqueue()
+    assert '"event": "wake_failed"' in capsys.readouterr().err
+    close_old_connections()  # as at the end of each request
+    assert Job.objects.count() == 1
 
 
 def test_nothing_is_sent_with_notifications_switched_off(heard, settings) -> None:
@@ -290,7 +306,7 @@ def test_a_job_can_be_enqueued_in_a_transaction_that_django_does_not_manage(hear
 def test_a_failed_wake_is_logged_and_the_job_stays(
     transactional_db: None, monkeypatch, capsys
 ) -> None:
-    monkeypatch.setattr("jobqueue.wake.NOTIFY", "SELECT no_such_function(%(payload)s)")
+    monkeypatch.setattr("jobqueue.wake.NOTIFY", b"SELECT no_such_function(), ")
     send.enqueue()
     assert Job.objects.count() == 1
     assert '"event": "wake_failed"' in capsys.readouterr().err
