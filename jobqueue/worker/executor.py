@@ -26,6 +26,7 @@ from jobqueue.worker.contained import current_held
 from jobqueue.worker.finisher import Finisher
 from jobqueue.worker.handlers import Settle, enter_lanes, run_coroutine, run_function
 from jobqueue.worker.held import Held, Registry, Stop
+from jobqueue.worker.inbox import Inbox
 from jobqueue.worker.lanes import Lane, Lanes
 from jobqueue.worker.receivers import Receivers
 from jobqueue.worker.strays import Strays
@@ -52,6 +53,7 @@ class Executor:
         self._usual: dict[str, Options] = {}  # by task: for calls that override nothing
         self._context = copy_context()  # each attempt starts from this, not from another attempt
         self._context.run(enter_lanes, lanes)
+        self._inbox = Inbox(self._context)
         forks.watch()
         swallowed.watch()
 
@@ -207,7 +209,7 @@ class Executor:
         """From any thread. The worker's own context goes along: a lane's thread has none, and what
         is logged of the outcome bears the worker's id."""
         try:
-            loop.call_soon_threadsafe(call, *args, context=self._context.copy())
+            self._inbox.put(loop, partial(call, *args))
         except RuntimeError:
             log.debug("loop_closed")  # the worker is gone; a handler outlived it
 

@@ -1,0 +1,31 @@
+"""Calls that other threads hand to the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from contextvars import Context
+from typing import Any
+
+
+class Inbox:
+    """Wakes the loop once for all calls that have come meanwhile: each wake is a system call, and
+    at each the threads contend for the interpreter."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._calls: deque[Callable[[], Any]] = deque()
+        self._is_woken = False
+
+    def put(self, loop: asyncio.AbstractEventLoop, call: Callable[[], Any]) -> None:
+        """From any thread. Raises RuntimeError when the loop is closed."""
+        self._calls.append(call)  # before the look: whoever empties it resets the flag before
+        if not self._is_woken:
+            self._is_woken = True
+            loop.call_soon_threadsafe(self._empty, loop)
+
+    def _empty(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._is_woken = False
+        while self._calls:
+            loop.call_soon(self._calls.popleft(), context=self._context.copy())
