@@ -5,11 +5,12 @@ from __future__ import annotations
 import atexit
 import contextlib
 import faulthandler
+import gc
 import os
 import signal
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -189,7 +190,8 @@ def launch(options: Options, command: Sequence[str] | None = None) -> int:
             on_start=schedules.synchronise,
             tell_finished=operations.tell_finished,
         )
-        code = worker.run()
+        with _frozen():
+            code = worker.run()
     except CannotStartError as error:
         return _say(error, 1)
     if worker.must_leave_hard:
@@ -203,6 +205,18 @@ def _say(error: Exception, code: int) -> int:
     for line in str(error).splitlines():
         sys.stderr.write(f"runworker: {line}\n")
     return code
+
+
+@contextlib.contextmanager
+def _frozen() -> Iterator[None]:
+    """What is loaded by now stays: to look through all of it again and again, the collector would
+    stop every handler for a twentieth of a second."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _bound_the_exit(deadline: float | None) -> None:

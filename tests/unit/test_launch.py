@@ -1,5 +1,7 @@
 """The worker's command line: what it understands, and what it refuses before it starts."""
 
+import gc
+
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
@@ -133,3 +135,13 @@ def test_a_backend_that_cannot_be_imported_is_one_line(settings):
     settings.TASKS = {"default": {"BACKEND": "no.such.Backend"}}
     with pytest.raises(ImproperlyConfigured, match=r"^TASKS: Could not find backend"):
         check(Options())
+
+
+def test_what_is_loaded_before_a_run_is_kept_from_the_collector_until_its_end(monkeypatch):
+    before, within = gc.get_freeze_count(), []
+    monkeypatch.setattr(
+        "jobqueue.launch.Worker.run", lambda worker: within.append(gc.get_freeze_count()) or 3
+    )
+    monkeypatch.setattr("jobqueue.launch._bound_the_exit", lambda deadline: None)
+    assert launch(Options()) == 3
+    assert within[0] > before == gc.get_freeze_count()
