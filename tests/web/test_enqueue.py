@@ -272,7 +272,7 @@ def test_many_jobs_wake_each_queue_once(heard) -> None:
 
 
 def test_a_queue_s_name_is_sent_as_it_is(heard) -> None:
-    name = "it's \\ a \"quéue\""
+    name = 'it\'s \\ a "quéue"'
     wake.tell_ready(name, 3)
     assert heard(1) == [{"kind": "ready", "queue": name, "priority": 3}]
 
