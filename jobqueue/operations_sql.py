@@ -136,17 +136,20 @@ DELETE = (
     + TAIL
 )
 
+# By an array of ids, like all that takes rows picked before: see store/claims.py.
 PRUNE = """
 WITH old AS MATERIALIZED (
-    SELECT id FROM jobqueue_job
-    WHERE state = %(state)s AND state IN ('SUCCEEDED', 'DEAD', 'CANCELLED')
-      AND finished_at < clock_timestamp() - %(age)s * interval '1 second'
-    ORDER BY finished_at LIMIT %(limit)s
-    FOR UPDATE SKIP LOCKED
+    SELECT ARRAY(
+        SELECT id FROM jobqueue_job
+        WHERE state = %(state)s AND state IN ('SUCCEEDED', 'DEAD', 'CANCELLED')
+          AND finished_at < clock_timestamp() - %(age)s * interval '1 second'
+        ORDER BY finished_at LIMIT %(limit)s
+        FOR UPDATE SKIP LOCKED
+    ) AS ids
 ), history AS (
-    DELETE FROM jobqueue_attempt WHERE job_id IN (SELECT id FROM old)
+    DELETE FROM jobqueue_attempt WHERE job_id = ANY((SELECT ids FROM old)::bigint[])
 ), deleted AS (
-    DELETE FROM jobqueue_job WHERE id IN (SELECT id FROM old) RETURNING id
+    DELETE FROM jobqueue_job WHERE id = ANY((SELECT ids FROM old)::bigint[]) RETURNING id
 )
 SELECT count(*) FROM deleted
 """

@@ -6,9 +6,10 @@ import re
 
 import pytest
 import pytest_asyncio
+from psycopg import AsyncClientCursor
 from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
 
-from jobqueue import store
+from jobqueue import operations, operations_sql, stats, stats_sql, store
 from jobqueue.store import endings
 
 PARAMETER = re.compile(r"%\((\w+)\)s")
@@ -72,6 +73,47 @@ async def test_each_statement_is_valid_and_its_generic_plan_reads_no_whole_table
         if whole:
             scans[name] = whole
         await filled.execute("DEALLOCATE s")
+    assert scans == {}
+
+
+# What the admin, its dashboard and the operators' calls send, each with usual values.
+OPERATORS = {
+    f"{module.__name__}.{name}": text
+    for module in (stats_sql, operations_sql)
+    for name, text in vars(module).items()
+    if name.isupper() and isinstance(text, str) and text.startswith("\n") and text.endswith("\n")
+}
+USUAL = {
+    "limit": stats.COUNTED_AT_MOST,
+    "sample": 1_000,
+    "lease": 60,
+    "known": ["default"],
+    "ids": [1, 2, 3],
+    "workers": [],
+    "since": None,
+    "state": "DEAD",
+    "age": 86_400,
+    "priority": 3,
+    "queue": "mail",
+    "as_of": None,
+    "by": "ann",
+    "note": "",
+    "kind": "cancel",
+}
+
+
+@pytest.mark.spec("S179")
+async def test_what_operators_ask_reads_no_whole_table(filled):
+    scans = {}
+    for name, text in OPERATORS.items():
+        cursor = AsyncClientCursor(filled)
+        batch = {"limit": operations.BATCH} if name.endswith("PRUNE") else {}
+        await cursor.execute(f"EXPLAIN {text}", USUAL | batch)
+        plan = "\n".join(line for (line,) in await cursor.fetchall())
+        whole = [table for table in TABLES if re.search(rf"Seq Scan on {table}\b", plan)]
+        if whole:
+            scans[name] = whole
+    assert len(OPERATORS) > 10
     assert scans == {}
 
 
