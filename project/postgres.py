@@ -61,12 +61,15 @@ def _url(sockets: Path) -> str:
 
 
 @contextlib.contextmanager
-def running(folder: Path = DEMO) -> Iterator[str]:
-    """Give the URL of a running database: DATABASE_URL where set, else the embedded server's."""
+def running(folder: Path = DEMO, **settings: str) -> Iterator[str]:
+    """Give the URL of a running database: DATABASE_URL where set, else the embedded server's.
+
+    The settings are the server's own, for the one who starts it.
+    """
     if url := os.environ.get("DATABASE_URL"):
         yield url
         return
-    server = Server(folder)
+    server = Server(folder, **settings)
     with server.open_lock() as lock:
         if not server.own(lock):
             yield server.url
@@ -80,8 +83,8 @@ def running(folder: Path = DEMO) -> Iterator[str]:
 class Server:
     """A PostgreSQL whose data belong to one folder."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, **settings: str) -> None:
+        self.folder, self.settings = folder, SETTINGS | settings
         # PostgreSQL refuses to run as root: there another user runs it, from a home that this user
         # can reach without opening the folders around the project.
         self.user = pwd.getpwnam("nobody") if os.geteuid() == 0 else None
@@ -167,7 +170,7 @@ class Server:
         half.rename(self.data)
 
     def _start(self) -> str | None:
-        options = " ".join(f"-c {name}='{value}'" for name, value in SETTINGS.items())
+        options = " ".join(f"-c {name}='{value}'" for name, value in self.settings.items())
         options += f" -c unix_socket_directories='\"{self.sockets}\"'"
         log = str(self.home / "log")
         return self._call("pg_ctl", "start", "-w", "-D", str(self.data), "-l", log, "-o", options)
