@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import Any
 from uuid import UUID, uuid4
 
 import structlog
 from psycopg import AsyncConnection, sql
+from psycopg.pq.abc import PGconn
 
 from jobqueue.store.connections import Backoff, Session, drop
 from jobqueue.worker.news import News
@@ -116,13 +116,28 @@ class Listener:
         self.news.on_ready(None)
         self.news.on_vacant()
         self.news.on_beat()  # with the first proof
-        async with contextlib.aclosing(connection.notifies()) as notifications:
-            async for note in notifications:
-                if note.channel == CHANNEL:
-                    self.news.hear(note.payload)
-                elif note.payload == self._proof:
-                    self._proven()
-        raise ConnectionError("the listening connection ended")
+        await self._read(connection.pgconn)
+
+    async def _read(self, driver: PGconn) -> None:
+        """Straight from the driver, until the connection ends: psycopg's own way to wait wakes ten
+        times a second, which would be most of what an idle worker does."""
+        loop, readable, descriptor = asyncio.get_running_loop(), asyncio.Event(), driver.socket
+        loop.add_reader(descriptor, readable.set)
+        try:
+            while True:
+                await readable.wait()
+                readable.clear()  # before it is read: what comes meanwhile sets it anew
+                driver.consume_input()
+                while note := driver.notifies():
+                    self._hear_one(note.relname.decode(), note.extra.decode(errors="replace"))
+        finally:
+            loop.remove_reader(descriptor)
+
+    def _hear_one(self, channel: str, payload: str) -> None:
+        if channel == CHANNEL:
+            self.news.hear(payload)
+        elif payload == self._proof:
+            self._proven()
 
     def _proven(self) -> None:
         self._proof, self._missing, self.state = "", 0, NOTIFIED
