@@ -211,12 +211,14 @@ def _say(error: Exception, code: int) -> int:
 def _frozen() -> Iterator[None]:
     """What is loaded by now stays: to look through all of it again and again, the collector would
     stop every handler for a twentieth of a second."""
+    was_frozen = gc.get_freeze_count() > 0  # by whoever calls us
     gc.collect()
     gc.freeze()
     try:
         yield
     finally:
-        gc.unfreeze()
+        if not was_frozen:
+            gc.unfreeze()
 
 
 def _bound_the_exit(deadline: float | None) -> None:

@@ -1,5 +1,6 @@
 """The statements behind `jobqueue.stats`: each stops at a limit or walks along an index."""
 
+# In the order of an index, or a limited count may read the table until it has found enough.
 COUNTS = """
 SELECT clock_timestamp(),
     (SELECT GREATEST(reltuples, 0) FROM pg_class WHERE oid = 'jobqueue_job'::regclass),
@@ -7,21 +8,25 @@ SELECT clock_timestamp(),
         FROM pg_stats WHERE schemaname = (SELECT relnamespace::regnamespace::text FROM pg_class
                                           WHERE oid = 'jobqueue_job'::regclass)
         AND tablename = 'jobqueue_job' AND attname = 'state'),
-    (SELECT count(*) FROM (SELECT FROM jobqueue_job WHERE state = 'SCHEDULED' LIMIT %(limit)s) t),
-    (SELECT count(*) FROM (SELECT FROM jobqueue_job WHERE state = 'READY' LIMIT %(limit)s) t),
-    (SELECT count(*) FROM (SELECT FROM jobqueue_job WHERE state = 'BLOCKED' LIMIT %(limit)s) t),
-    (SELECT count(*) FROM (SELECT FROM jobqueue_job WHERE state = 'RUNNING' LIMIT %(limit)s) t),
+    (SELECT count(*) FROM (SELECT FROM jobqueue_job
+        WHERE state = 'SCHEDULED' ORDER BY run_at LIMIT %(limit)s) t),
+    (SELECT count(*) FROM (SELECT FROM jobqueue_job
+        WHERE state = 'READY' ORDER BY queue, priority DESC, run_at, id LIMIT %(limit)s) t),
+    (SELECT count(*) FROM (SELECT FROM jobqueue_job
+        WHERE state = 'BLOCKED' ORDER BY id LIMIT %(limit)s) t),
+    (SELECT count(*) FROM (SELECT FROM jobqueue_job
+        WHERE state = 'RUNNING' ORDER BY worker LIMIT %(limit)s) t),
     (SELECT count(*) FROM (SELECT FROM jobqueue_job
         WHERE state IN ('SUCCEEDED', 'DEAD', 'CANCELLED') AND state = 'SUCCEEDED'
-        LIMIT %(limit)s) t),
+        ORDER BY finished_at LIMIT %(limit)s) t),
     (SELECT count(*) FROM (SELECT FROM jobqueue_job
         WHERE state IN ('SUCCEEDED', 'DEAD', 'CANCELLED') AND state = 'DEAD'
-        LIMIT %(limit)s) t),
+        ORDER BY finished_at LIMIT %(limit)s) t),
     (SELECT count(*) FROM (SELECT FROM jobqueue_job
         WHERE state IN ('SUCCEEDED', 'DEAD', 'CANCELLED') AND state = 'CANCELLED'
-        LIMIT %(limit)s) t),
+        ORDER BY finished_at LIMIT %(limit)s) t),
     (SELECT count(*) FROM (SELECT FROM jobqueue_job
-        WHERE state = 'SCHEDULED' AND failures > 0 LIMIT %(limit)s) t)
+        WHERE state = 'SCHEDULED' AND failures > 0 ORDER BY run_at LIMIT %(limit)s) t)
 """
 
 # Walks from one queue to the next by the index, and within it from one priority to the next: the
@@ -36,7 +41,9 @@ WITH RECURSIVE ready_queue(name) AS (
     FROM ready_queue q WHERE q.name IS NOT NULL
 ), running AS (
     SELECT queue AS name, count(*) AS running
-    FROM (SELECT queue FROM jobqueue_job WHERE state = 'RUNNING' LIMIT %(limit)s) t GROUP BY queue
+    FROM (SELECT queue FROM jobqueue_job WHERE state = 'RUNNING' ORDER BY worker
+          LIMIT %(limit)s) t
+    GROUP BY queue
 ), scheduled AS (
     SELECT queue AS name, count(*) AS scheduled
     FROM (SELECT queue FROM jobqueue_job WHERE state = 'SCHEDULED' ORDER BY run_at
@@ -60,6 +67,7 @@ WITH RECURSIVE ready_queue(name) AS (
 )
 SELECT e.name,
     (SELECT count(*) FROM (SELECT FROM jobqueue_job j WHERE j.state = 'READY' AND j.queue = e.name
+                           ORDER BY priority DESC, run_at, id
                            LIMIT %(limit)s) t),
     COALESCE(r.running, 0), COALESCE(s.scheduled, 0), EXTRACT(EPOCH FROM clock_timestamp() - (
         WITH RECURSIVE head(priority, run_at) AS (

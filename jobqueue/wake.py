@@ -9,16 +9,15 @@ from typing import Any
 
 import structlog
 from django.db import connections
-from psycopg import OperationalError
-from psycopg.pq import Escaping, ExecStatus
+from psycopg.pq import Escaping
 
 from jobqueue.conf import settings
 
 CHANNEL = "jobqueue"
 # Its commit need not reach the disk: a server that crashes has lost its listeners too. Flushed, it
 # would hold the lock that all notifications share for as long as the disk takes.
-BEFORE = b"SET LOCAL synchronous_commit TO off"
-NOTIFY = b"NOTIFY " + CHANNEL.encode() + b", "
+NOT_FLUSHED = b"SET LOCAL synchronous_commit TO off"
+NOTIFY = b"SELECT pg_notify('" + CHANNEL.encode() + b"', %b)"
 # Each worker follows a round that a wake brought about with one more, later than this: it sees what
 # was committed in between without a wake of its own.
 THIN_SECONDS = 0.005
@@ -75,17 +74,15 @@ class Wake:
 
 
 def _send(alias: str, payloads: Sequence[str]) -> None:
-    """All in one round trip, straight through the driver: a cursor takes this process longer than
-    the notification takes the server. So it is no query that Django logs or counts."""
+    """All in one round trip, on the driver's connection: through Django's cursor a wake takes this
+    process longer than the server. So it is no query that Django logs or counts."""
     wrapper: Any = connections[alias]
     wrapper.ensure_connection()
-    driver = wrapper.connection.pgconn
-    literal = Escaping(driver).escape_literal
-    statements = [BEFORE, *(NOTIFY + literal(payload.encode()) for payload in payloads)]
     with wrapper.wrap_database_errors:  # a connection that broke is not used again
-        answer = driver.exec_(b"; ".join(statements))
-        if answer.status != ExecStatus.COMMAND_OK:
-            raise OperationalError(answer.get_error_message())
+        driver = wrapper.connection
+        literal = Escaping(driver.pgconn).escape_literal
+        news = [NOTIFY % literal(payload.encode()) for payload in payloads]
+        driver.execute(b"; ".join([NOT_FLUSHED, *news]), prepare=False)
 
 
 def tell_ready(queue: str, priority: int | None = None) -> None:

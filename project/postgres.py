@@ -84,7 +84,7 @@ class Server:
     """A PostgreSQL whose data belong to one folder."""
 
     def __init__(self, folder: Path, **settings: str) -> None:
-        self.folder, self.settings = folder, SETTINGS | settings
+        self.folder, self.settings = folder, settings
         # PostgreSQL refuses to run as root: there another user runs it, from a home that this user
         # can reach without opening the folders around the project.
         self.user = pwd.getpwnam("nobody") if os.geteuid() == 0 else None
@@ -170,7 +170,8 @@ class Server:
         half.rename(self.data)
 
     def _start(self) -> str | None:
-        options = " ".join(f"-c {name}='{value}'" for name, value in self.settings.items())
+        settings = SETTINGS | self.settings
+        options = " ".join(f"-c {name}='{value}'" for name, value in settings.items())
         options += f" -c unix_socket_directories='\"{self.sockets}\"'"
         log = str(self.home / "log")
         return self._call("pg_ctl", "start", "-w", "-D", str(self.data), "-l", log, "-o", options)

@@ -201,7 +201,16 @@ class Executor:
             call = partial(self.recorder.run, held, call)
         interruptible = options.interruptible
         future = run_function(held, self.lanes, call, settle, interruptible=interruptible)
-        future.add_done_callback(partial(self._to_loop, loop, self._conclude_function, held))
+        future.add_done_callback(partial(self._ended_in_lane, loop, held))
+
+    def _ended_in_lane(
+        self, loop: asyncio.AbstractEventLoop, held: Held, future: Future[Ended]
+    ) -> None:
+        """In the lane's thread, behind the handler, where nothing interrupts it."""
+        try:
+            self._inbox.put(loop, partial(self._conclude_function, held, future))
+        except RuntimeError:
+            log.debug("loop_closed")  # the worker is gone; a handler outlived it
 
     def _to_loop(
         self, loop: asyncio.AbstractEventLoop, call: Callable[..., Any], *args: Any
@@ -209,7 +218,7 @@ class Executor:
         """From any thread. The worker's own context goes along: a lane's thread has none, and what
         is logged of the outcome bears the worker's id."""
         try:
-            self._inbox.put(loop, partial(call, *args))
+            loop.call_soon_threadsafe(call, *args, context=self._context.copy())
         except RuntimeError:
             log.debug("loop_closed")  # the worker is gone; a handler outlived it
 

@@ -22,8 +22,12 @@ class Inbox:
         """From any thread. Raises RuntimeError when the loop is closed."""
         self._calls.append(call)  # before the look: whoever empties it resets the flag before
         if not self._is_woken:
-            self._is_woken = True
-            loop.call_soon_threadsafe(self._empty, loop)
+            try:
+                self._is_woken = True
+                loop.call_soon_threadsafe(self._empty, loop)
+            except BaseException:
+                self._is_woken = False  # or nobody would ever wake it again
+                raise
 
     def _empty(self, loop: asyncio.AbstractEventLoop) -> None:
         self._is_woken = False

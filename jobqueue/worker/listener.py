@@ -55,6 +55,8 @@ class Listener:
 
     async def _listen(self, connection: AsyncConnection[Any]) -> None:
         await connection.execute(STAY)
+        # What arrives while this still speaks; later `_read` takes it.
+        connection.add_notify_handler(lambda note: self._hear_one(note.channel, note.payload))
         for channel in (CHANNEL, self.channel):
             await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
 
@@ -123,6 +125,7 @@ class Listener:
         times a second, which would be most of what an idle worker does."""
         loop, readable, descriptor = asyncio.get_running_loop(), asyncio.Event(), driver.socket
         loop.add_reader(descriptor, readable.set)
+        readable.set()  # something may have been read along with an answer
         try:
             while True:
                 await readable.wait()

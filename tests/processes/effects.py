@@ -3,10 +3,12 @@
 import asyncio
 import time
 
+import structlog
 from asgiref.sync import sync_to_async
 from django.db import connection
 from django.tasks import task
 
+log = structlog.get_logger("jobqueue")
 TABLE = "CREATE TABLE effect (job bigint, attempt int, PRIMARY KEY (job, attempt))"
 
 
@@ -36,6 +38,8 @@ async def coroutine(context, seconds=0.0):
 @task(takes_context=True)
 async def idle(context, seconds=0.0):
     """Touches no database: what remains of it is the history alone."""
+    if seconds >= 1:
+        log.info("idle_begun")  # the row says RUNNING before the worker has heard of it
     await asyncio.sleep(seconds)
 
 

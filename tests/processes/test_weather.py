@@ -245,7 +245,7 @@ async def test_the_connections_of_handlers_are_bounded_by_the_concurrency(site):
 async def test_an_outage_longer_than_the_lease_stops_the_handlers_and_the_worker_goes_on(site):
     worker = await site.worker()
     await site.enqueue("idle", 3, 60.0)
-    await until(lambda: _running(site, 3), every=0.1)
+    await until(lambda: len(worker.events("idle_begun")) == 3)
     worker.proxy.refuse = True
     worker.proxy.cut()
     await until(lambda: len(worker.events("lease_not_renewed")) == 3, seconds=30)
@@ -264,7 +264,7 @@ async def test_an_outage_longer_than_the_lease_stops_the_handlers_and_the_worker
 async def test_a_stop_while_the_database_is_away_is_bounded_and_told_in_a_few_lines(site):
     worker = await site.worker(DRAIN_SECONDS=0, CANCEL_SECONDS=0.5)
     await site.enqueue("idle", 3, 60.0)
-    await until(lambda: _running(site, 3), every=0.1)
+    await until(lambda: len(worker.events("idle_begun")) == 3)
     worker.proxy.refuse = True
     worker.proxy.cut()
     await until(lambda: worker.events("database_unreachable"))
@@ -281,7 +281,7 @@ async def test_a_stop_while_the_database_is_away_is_bounded_and_told_in_a_few_li
 async def test_an_outage_shorter_than_the_lease_costs_no_attempt(site):
     worker = await site.worker()
     await site.enqueue("idle", 3, 3.0)
-    await until(lambda: _running(site, 3), every=0.1)
+    await until(lambda: len(worker.events("idle_begun")) == 3)
     worker.proxy.refuse = True
     worker.proxy.cut()
     await until(lambda: worker.events("database_unreachable"))
@@ -351,7 +351,7 @@ async def test_a_burst_fills_every_slot_and_each_freed_one_claims_at_once(site):
 async def test_a_row_deleted_under_a_running_handler_is_one_line_and_no_harm(site):
     worker = await site.worker()
     await site.enqueue("idle", 1, 30.0)
-    await until(lambda: _running(site, 1), every=0.1)
+    await until(lambda: worker.events("idle_begun"))
     await site.sky.ask("DELETE FROM jobqueue_job")
     await until(lambda: worker.events("lease_lost"))
     site.jobs = 0

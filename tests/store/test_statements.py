@@ -9,7 +9,7 @@ import pytest_asyncio
 from psycopg import AsyncClientCursor
 from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
 
-from jobqueue import operations, operations_sql, stats, stats_sql, store
+from jobqueue import operations_sql, stats_sql, store
 from jobqueue.store import endings
 
 PARAMETER = re.compile(r"%\((\w+)\)s")
@@ -84,7 +84,7 @@ OPERATORS = {
     if name.isupper() and isinstance(text, str) and text.startswith("\n") and text.endswith("\n")
 }
 USUAL = {
-    "limit": stats.COUNTED_AT_MOST,
+    "limit": 500,  # as small beside this table as the real one is beside millions
     "sample": 1_000,
     "lease": 60,
     "known": ["default"],
@@ -107,8 +107,7 @@ async def test_what_operators_ask_reads_no_whole_table(filled):
     scans = {}
     for name, text in OPERATORS.items():
         cursor = AsyncClientCursor(filled)
-        batch = {"limit": operations.BATCH} if name.endswith("PRUNE") else {}
-        await cursor.execute(f"EXPLAIN {text}", USUAL | batch)
+        await cursor.execute(f"EXPLAIN {text}", USUAL)
         plan = "\n".join(line for (line,) in await cursor.fetchall())
         whole = [table for table in TABLES if re.search(rf"Seq Scan on {table}\b", plan)]
         if whole:

@@ -58,6 +58,22 @@ async def test_one_call_that_raises_stops_no_other_and_each_has_a_context_of_its
     assert [type(error) for error in heard] == [ZeroDivisionError]
 
 
+async def test_a_wake_that_fails_keeps_nobody_else_from_waking(monkeypatch) -> None:
+    loop, inbox, made = asyncio.get_running_loop(), Inbox(copy_context()), []
+
+    def broken(*args, **kwargs):
+        raise RecursionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "call_soon_threadsafe", broken)
+        with pytest.raises(RecursionError):
+            inbox.put(loop, lambda: made.append(1))
+    inbox.put(loop, lambda: made.append(2))
+    async with asyncio.timeout(30):
+        while made != [1, 2]:
+            await asyncio.sleep(0)
+
+
 def test_a_closed_loop_is_refused() -> None:
     loop = asyncio.new_event_loop()
     loop.close()

@@ -252,7 +252,7 @@ def test_a_wake_that_failed_spares_none(heard, monkeypatch) -> None:
     monkeypatch.setattr(wake, "THIN_SECONDS", 60.0)
     monkeypatch.setattr(wake, "_latest", {})
     with monkeypatch.context() as broken:
-        broken.setattr(wake, "NOTIFY", b"SELECT no_such_function(), ")
+        broken.setattr(wake, "NOTIFY", b"SELECT no_such_function(%b)")
         send.enqueue()
     send.enqueue()
     assert heard(1) == [{"kind": "ready", "queue": "default", "priority": 0}]
@@ -280,7 +280,9 @@ def test_a_queue_s_name_is_sent_as_it_is(heard) -> None:
 def test_a_wake_that_met_a_lost_session_leaves_it_to_be_replaced(
     transactional_db: None, monkeypatch, capsys
 ) -> None:
-    monkeypatch.setattr("jobqueue.wake.NOTIFY", b"SELECT pg_terminate_backend(pg_backend_pid()), ")
+    monkeypatch.setattr(
+        "jobqueue.wake.NOTIFY", b"SELECT pg_terminate_backend(pg_backend_pid()), %b"
+    )
     send.enqueue()
     assert '"event": "wake_failed"' in capsys.readouterr().err
     close_old_connections()  # as at the end of each request
@@ -306,7 +308,7 @@ def test_a_job_can_be_enqueued_in_a_transaction_that_django_does_not_manage(hear
 def test_a_failed_wake_is_logged_and_the_job_stays(
     transactional_db: None, monkeypatch, capsys
 ) -> None:
-    monkeypatch.setattr("jobqueue.wake.NOTIFY", b"SELECT no_such_function(), ")
+    monkeypatch.setattr("jobqueue.wake.NOTIFY", b"SELECT no_such_function(%b)")
     send.enqueue()
     assert Job.objects.count() == 1
     assert '"event": "wake_failed"' in capsys.readouterr().err

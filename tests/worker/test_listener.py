@@ -218,3 +218,21 @@ async def test_no_news_is_lost_between_its_own_proofs(ear):
     assert [news for news in ear.heard if news[0] == "scheduled"] == [
         ("scheduled", float(number)) for number in range(300)
     ]
+
+
+async def test_what_comes_while_the_session_still_speaks_is_heard(
+    parameters, proxy, connection, monkeypatch
+):
+    """It arrives with the answer of another statement."""
+    listen = Listener._listen
+
+    async def interrupted(listener, fresh):
+        await listen(listener, fresh)
+        await fresh.execute("""SELECT pg_notify('jobqueue', '{"kind": "scheduled", "at": 5}')""")
+
+    monkeypatch.setattr(Listener, "_listen", interrupted)
+    ear = Ear(parameters, proxy, connection)
+    try:
+        await until(lambda: ("scheduled", 5.0) in ear.heard)
+    finally:
+        await end(ear.task)
