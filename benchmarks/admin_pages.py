@@ -24,7 +24,7 @@ LIMIT_SECONDS, LIMIT_QUERIES, ROUNDS = 0.3, 15, 7
 def main() -> int:
     from django.contrib.auth.models import User
 
-    from jobqueue import stats
+    from jobqueue.insight import stats
 
     user, _ = User.objects.get_or_create(
         username="benchmark", defaults={"is_superuser": True, "is_staff": True}
@@ -93,9 +93,9 @@ def processors() -> float:
 
 
 def addresses() -> list[str]:
-    from jobqueue import stats
-    from jobqueue.admin import orders
+    from jobqueue.admin import pagination
     from jobqueue.admin.filters import Filters
+    from jobqueue.insight import stats
     from jobqueue.models import Job, Schedule, Worker
     from jobqueue.states import State
 
@@ -123,12 +123,12 @@ def addresses() -> list[str]:
     ]
     deep = Job.objects.filter(state=State.SUCCEEDED).order_by("finished_at").first()
     if deep is not None:
-        cursor = orders.BY_END.write(deep)
+        cursor = pagination.BY_END.write(deep)
         found.append(f"{jobs}?{Filters(state='SUCCEEDED').query}&after={cursor}")
         found.append(f"{jobs}?{Filters(state='SUCCEEDED').query}&before={cursor}")
         found.append(f"{jobs}?{Filters(state='SUCCEEDED', queue='mail').query}&before={cursor}")
-        found.append(f"{jobs}?after={orders.NEWEST.write(deep)}")
-        found.append(f"{jobs}?task=shop.tasks.task3&before={orders.NEWEST.write(deep)}")
+        found.append(f"{jobs}?after={pagination.NEWEST.write(deep)}")
+        found.append(f"{jobs}?task=shop.tasks.task3&before={pagination.NEWEST.write(deep)}")
     for state in State:
         if (job := Job.objects.filter(state=state).first()) is not None:
             found.append(f"{jobs}{job.pk}/")

@@ -64,7 +64,7 @@ def _copy(count: int) -> float:
     """The same rows as `enqueue_many` sends, but written beforehand. Returns what COPY took."""
     from django.db import connection
 
-    from jobqueue.bulk import COPY
+    from jobqueue.enqueueing.many import COPY
 
     with connection.cursor() as cursor:
         cursor.execute("SELECT COALESCE(max(id), 0) + 1000000, now() FROM jobqueue_job")

@@ -13,7 +13,7 @@ import psycopg
 
 from benchmarks.fill import ATTEMPTS, BATCH, FILL
 from benchmarks.server import Server, cpu_seconds
-from jobqueue.store import lookout, promotion, reclaims, sweeps
+from jobqueue.store import due_work, promotion, reclaims, sweeps
 from jobqueue.store.batches import in_batch
 
 ROWS, ROUNDS, WEEK = 5_000_000, 20, 7 * 86_400
@@ -66,7 +66,7 @@ async def _run(url: str, rows: int) -> None:
 
 
 async def _look(connection: Any) -> int:
-    await lookout.look(connection, 86_400, {"SUCCEEDED": WEEK, "DEAD": 90 * 86_400})
+    await due_work.look(connection, 86_400, {"SUCCEEDED": WEEK, "DEAD": 90 * 86_400})
     return 0
 
 

@@ -6,16 +6,16 @@ __all__ = ["JobContext", "enqueue_many", "enqueue_on_commit", "schedule"]
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from jobqueue.bulk import enqueue_many
     from jobqueue.context import JobContext
-    from jobqueue.enqueue import enqueue_on_commit
-    from jobqueue.schedules import schedule
+    from jobqueue.enqueueing.enqueue import enqueue_on_commit
+    from jobqueue.enqueueing.many import enqueue_many
+    from jobqueue.scheduling.declared import schedule
 
 _HOMES = {
     "JobContext": "jobqueue.context",
-    "enqueue_many": "jobqueue.bulk",
-    "enqueue_on_commit": "jobqueue.enqueue",
-    "schedule": "jobqueue.schedules",
+    "enqueue_many": "jobqueue.enqueueing.many",
+    "enqueue_on_commit": "jobqueue.enqueueing.enqueue",
+    "schedule": "jobqueue.scheduling.declared",
 }
 
 

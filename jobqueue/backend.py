@@ -12,8 +12,9 @@ from django.tasks.exceptions import InvalidTask
 from django.tasks.signals import task_enqueued
 
 from jobqueue import results, signals
-from jobqueue.enqueue import enqueue
-from jobqueue.options import validate
+from jobqueue.checks import check_backend
+from jobqueue.enqueueing.enqueue import enqueue
+from jobqueue.enqueueing.task_options import validate
 from jobqueue.tasks import JobTask
 
 
@@ -73,6 +74,4 @@ class JobQueueBackend(BaseTaskBackend):
 
     def check(self, **kwargs: Any) -> list[CheckMessage]:
         """Django's own call: the checks of this app."""
-        from jobqueue.checks import check_backend
-
         return check_backend(self)

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from django.apps import AppConfig, apps
 from django.core.checks import CheckMessage, Error, Warning, register
 
 from jobqueue import conf
 
-if TYPE_CHECKING:
-    from jobqueue.backend import JobQueueBackend
-
 COMMAND = "runworker"
+
+
+class CheckedBackend(Protocol):
+    """What is checked of one entry of TASKS."""
+
+    alias: str
+    given_queues: Any
+    queues: set[str]
+    options: dict[str, Any]
 
 
 def register_all() -> None:
@@ -54,7 +60,7 @@ def check_pages(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> lis
     return [Warning(message, hint=hint, id="jobqueue.W013")]
 
 
-def check_backend(backend: JobQueueBackend) -> list[CheckMessage]:
+def check_backend(backend: CheckedBackend) -> list[CheckMessage]:
     """The queues of one entry of TASKS."""
     found: list[CheckMessage] = []
     if not apps.is_installed("jobqueue"):

@@ -13,7 +13,7 @@ from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
-from jobqueue import rules
+from jobqueue import conf_rules
 
 DAY = 86400
 # The tolerated number of beats in a row that may fail before a lease is in danger.
@@ -106,28 +106,28 @@ class Settings:
         return self.poll_seconds if self.notify else min(1.0, self.poll_seconds)
 
 
-_positive = rules.number(low=0, exclusive=True)
-_RULES: dict[str, rules.Rule] = {
+_positive = conf_rules.number(low=0, exclusive=True)
+_RULES: dict[str, conf_rules.Rule] = {
     "DATABASE": lambda v: None if isinstance(v, str) and v else "an alias of DATABASES",
-    "CONCURRENCY": rules.whole(1, 10_000),
+    "CONCURRENCY": conf_rules.whole(1, 10_000),
     "POLL_SECONDS": _positive,
     "NOTIFY": lambda v: None if isinstance(v, bool) else "True or False",
     "LEASE_SECONDS": _positive,
     "HEARTBEAT_SECONDS": _positive,
-    "TIMEOUT_SECONDS": rules.number(low=0, exclusive=True, none=True),
-    "MAX_ATTEMPTS": rules.whole(1, 100_000),
-    "BACKOFF_BASE_SECONDS": rules.number(low=0),
-    "BACKOFF_MAX_SECONDS": rules.number(low=0),
-    "DRAIN_SECONDS": rules.number(low=0),
-    "CANCEL_SECONDS": rules.number(low=0),
-    "LEADER_LEASE_SECONDS": rules.number(low=2 * LEADER_TRUST_MARGIN_SECONDS),
-    "RETENTION": rules.retention,
-    "UNKNOWN_TASK_SECONDS": rules.number(low=0),
-    "ARGS_MAX_BYTES": rules.whole(1, 256 * 1024 * 1024),
-    "RESULT_MAX_BYTES": rules.whole(1, 256 * 1024 * 1024),
-    "PROGRESS_MAX_BYTES": rules.whole(64, 1024 * 1024),
-    "REDACT": rules.redact,
-    "PROBE_ADDRESS": rules.address,
+    "TIMEOUT_SECONDS": conf_rules.number(low=0, exclusive=True, none=True),
+    "MAX_ATTEMPTS": conf_rules.whole(1, 100_000),
+    "BACKOFF_BASE_SECONDS": conf_rules.number(low=0),
+    "BACKOFF_MAX_SECONDS": conf_rules.number(low=0),
+    "DRAIN_SECONDS": conf_rules.number(low=0),
+    "CANCEL_SECONDS": conf_rules.number(low=0),
+    "LEADER_LEASE_SECONDS": conf_rules.number(low=2 * LEADER_TRUST_MARGIN_SECONDS),
+    "RETENTION": conf_rules.retention,
+    "UNKNOWN_TASK_SECONDS": conf_rules.number(low=0),
+    "ARGS_MAX_BYTES": conf_rules.whole(1, 256 * 1024 * 1024),
+    "RESULT_MAX_BYTES": conf_rules.whole(1, 256 * 1024 * 1024),
+    "PROGRESS_MAX_BYTES": conf_rules.whole(64, 1024 * 1024),
+    "REDACT": conf_rules.redact,
+    "PROBE_ADDRESS": conf_rules.address,
 }
 KEYS = tuple(f.name.upper() for f in fields(Settings))
 

@@ -21,13 +21,14 @@ from django.tasks import task_backends
 from django.tasks.exceptions import InvalidTaskBackend
 from django.utils.module_loading import autodiscover_modules
 
-from jobqueue import conf, operations, schedules
+from jobqueue import conf, operations
 from jobqueue.backend import JobQueueBackend
 from jobqueue.checks import check_backend
 from jobqueue.conf import Settings
-from jobqueue.worker.parent import RECYCLED, parent
-from jobqueue.worker.recycle import Recycling
-from jobqueue.worker.start import CannotStartError
+from jobqueue.scheduling import declared
+from jobqueue.worker.process.recycle import Recycling
+from jobqueue.worker.process.supervisor_link import RECYCLED, parent
+from jobqueue.worker.startup import CannotStartError
 from jobqueue.worker.worker import Orders, Worker
 
 # For the interpreter's own end and what others do there, also on a machine that is very busy.
@@ -187,7 +188,7 @@ def launch(options: Options, command: Sequence[str] | None = None) -> int:
             settings,
             parameters,
             orders,
-            on_start=schedules.synchronise,
+            on_start=declared.synchronise,
             tell_finished=operations.tell_finished,
         )
         with _frozen():

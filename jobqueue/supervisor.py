@@ -18,8 +18,8 @@ from jobqueue import conf
 from jobqueue.conf import Settings
 from jobqueue.store import deaths, promotion
 from jobqueue.store.connections import Backoff, Session
-from jobqueue.worker.kernel import announcements
-from jobqueue.worker.parent import CHILD, PIPE, RECYCLED, SUPERVISOR
+from jobqueue.worker.process.liveness import announcements
+from jobqueue.worker.process.supervisor_link import CHILD, PIPE, RECYCLED, SUPERVISOR
 
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.5, 30.0
 BURST, BURST_SECONDS = 10, 60.0
@@ -38,7 +38,8 @@ def run(command: Sequence[str], processes: int, settings: Settings, *, restart: 
     """Run this command line in so many processes until told to stop; return the worst exit code.
 
     The command is that of one worker; it learns from its environment that it has a supervisor
-    (see `jobqueue.worker.parent`). Without `restart` every child runs once, as in drain mode.
+    (see `jobqueue.worker.process.supervisor_link`). Without `restart` every child runs once, as in
+    drain mode.
     """
     supervisor = Supervisor(command, processes, settings, restart=restart)
     return asyncio.run(supervisor.run())

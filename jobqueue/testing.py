@@ -10,7 +10,7 @@ from django.tasks.backends.immediate import ImmediateBackend as DjangoImmediateB
 from django.utils import timezone
 
 from jobqueue.context import JobContext
-from jobqueue.options import validate
+from jobqueue.enqueueing.task_options import validate
 from jobqueue.tasks import JobTask, check_arguments
 
 

@@ -9,11 +9,11 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern
 from django.utils.translation import gettext as _
 
-from jobqueue import stats
 from jobqueue.admin import charts
-from jobqueue.admin.desk import DeskAdmin, may
+from jobqueue.admin.base import DeskAdmin, may
 from jobqueue.admin.filters import TABS
 from jobqueue.conf import settings
+from jobqueue.insight import stats
 from jobqueue.models import Dashboard, Schedule
 
 

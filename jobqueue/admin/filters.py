@@ -12,8 +12,8 @@ from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from jobqueue import stats
 from jobqueue.conf import settings
+from jobqueue.insight import stats
 from jobqueue.models import Job
 from jobqueue.states import State
 

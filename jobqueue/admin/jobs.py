@@ -8,11 +8,11 @@ from django.shortcuts import redirect
 from django.urls import URLPattern, reverse
 from django.utils.translation import gettext as _
 
-from jobqueue import stats, why
-from jobqueue.admin import acting, joblist, jobpage
-from jobqueue.admin.desk import DeskAdmin, is_fragment, may
+from jobqueue.admin import job_changelist, job_detail, perform
+from jobqueue.admin.actions import VERBS, JobVerb
+from jobqueue.admin.base import DeskAdmin, is_fragment, may
 from jobqueue.admin.filters import AGES, TABS, Filters
-from jobqueue.admin.verbs import VERBS, JobVerb
+from jobqueue.insight import stats, why
 from jobqueue.models import Job
 from jobqueue.states import State
 
@@ -36,7 +36,7 @@ class JobAdmin(DeskAdmin):
         """The list: tabs, filters, one page."""
         filters = Filters.read(request.GET)
         after, before = (request.GET.get(name, "")[:1000] for name in ("after", "before"))
-        page = joblist.fetch(filters, after, before)
+        page = job_changelist.fetch(filters, after, before)
         figures = stats.figures()
         context = {
             "title": _("Jobs"),
@@ -58,9 +58,9 @@ class JobAdmin(DeskAdmin):
             "tasks": stats.tasks(),
             "queues": sorted({*stats.configured_queues(), *stats.queue_names()}),
             "verbs": self.verbs_for_list(request, filters),
-            "text_window": joblist.TEXT_WINDOW,
-            "window": joblist.WINDOW,
-            "each_waiting": joblist.EACH_WAITING,
+            "text_window": job_changelist.TEXT_WINDOW,
+            "window": job_changelist.WINDOW,
+            "each_waiting": job_changelist.EACH_WAITING,
         }
         return self.render(request, "job_list.html", context)
 
@@ -85,8 +85,8 @@ class JobAdmin(DeskAdmin):
         """The parts of a job's page that change while one looks."""
         return self.render(request, "job_live.html", self._story(request, pk).context())
 
-    def _story(self, request: HttpRequest, pk: int) -> jobpage.Story:
-        story = jobpage.load(pk)
+    def _story(self, request: HttpRequest, pk: int) -> job_detail.Story:
+        story = job_detail.load(pk)
         if story is None:
             raise Http404(
                 _("There is no job %(id)s: it was never there, or was pruned.") % {"id": pk}
@@ -107,9 +107,9 @@ class JobAdmin(DeskAdmin):
         """Ask, and when confirmed, do. Never by GET."""
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
-        verb = acting.permitted(request, name)
-        choice = acting.choose(verb, request.POST)
-        home = acting.back(request, reverse("admin:jobqueue_job_changelist"))
+        verb = perform.permitted(request, name)
+        choice = perform.choose(verb, request.POST)
+        home = perform.back(request, reverse("admin:jobqueue_job_changelist"))
         if not choice:
             messages.warning(request, _("Nothing was chosen."))
             return redirect(home)
@@ -122,9 +122,9 @@ class JobAdmin(DeskAdmin):
             "verb": verb,
             "choice": choice,
             "form": form,
-            "as_of": acting.as_of(request.POST) or acting.clock(),
+            "as_of": perform.as_of(request.POST) or perform.clock(),
             "next": home,
-            "nonce": acting.new_nonce(),
+            "nonce": perform.new_nonce(),
         }
         return self.render(request, "confirm.html", context)
 
@@ -132,15 +132,15 @@ class JobAdmin(DeskAdmin):
         self,
         request: HttpRequest,
         verb: JobVerb,
-        choice: acting.Choice,
+        choice: perform.Choice,
         data: dict[str, object],
         home: str,
     ) -> HttpResponse:
-        moment = acting.as_of(request.POST) or acting.clock()
+        moment = perform.as_of(request.POST) or perform.clock()
         if not choice.complete and choice.filters is not None:
-            from jobqueue.admin import bulk
+            from jobqueue.admin import bulk_action
 
-            pk = bulk.submit(
+            pk = bulk_action.submit(
                 verb=verb.name,
                 filters=choice.filters,
                 as_of=moment,
@@ -149,7 +149,7 @@ class JobAdmin(DeskAdmin):
                 nonce=request.POST.get("nonce", "")[:64],
             )
             return redirect("admin:jobqueue_job_change", pk)
-        acting.act(request, verb, choice.ids, data, moment)
+        perform.act(request, verb, choice.ids, data, moment)
         if is_fragment(request) and len(choice.ids) == 1:
             story = self._story(request, choice.ids[0])
             told = {**story.context(), "act_messages": list(messages.get_messages(request))}

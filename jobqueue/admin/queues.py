@@ -10,11 +10,12 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from jobqueue import operations, stats
-from jobqueue.admin import acting
-from jobqueue.admin.acts import Act, perform
-from jobqueue.admin.desk import DeskAdmin, may
+from jobqueue import operations
+from jobqueue.admin import perform
+from jobqueue.admin.base import DeskAdmin, may
+from jobqueue.admin.perform_one import Act, perform_act
 from jobqueue.conf import QUEUE_NAME
+from jobqueue.insight import stats
 from jobqueue.models import Queue
 
 
@@ -70,7 +71,7 @@ class QueueAdmin(DeskAdmin):
         context = {
             "title": _("Queues"),
             "queues": stats.queues(),
-            "now": acting.clock(),
+            "now": perform.clock(),
             "may_pause": may(request.user, "jobqueue.pause_queue"),
         }
         return self.render_live(request, "queue_list.html", "queue_live.html", context)
@@ -85,4 +86,4 @@ class QueueAdmin(DeskAdmin):
         if not QUEUE_NAME.match(pk):
             raise Http404(_("There is no queue of that name."))
         home = reverse("admin:jobqueue_queue_changelist")
-        return perform(self, request, ACTS.get(name), Queue(name=pk), home)
+        return perform_act(self, request, ACTS.get(name), Queue(name=pk), home)

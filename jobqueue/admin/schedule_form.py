@@ -11,10 +11,11 @@ from django.tasks.exceptions import InvalidTask
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from jobqueue import cron, redact
 from jobqueue.conf import settings
+from jobqueue.insight import redact
 from jobqueue.models import Schedule
 from jobqueue.payload import encode
+from jobqueue.scheduling import cron
 from jobqueue.tasks import UnknownTask, check_arguments, resolve, signature_text
 
 if TYPE_CHECKING:

@@ -20,14 +20,16 @@ from django.utils.dateformat import format as date_format
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from jobqueue import cron, redact, schedule_acts
-from jobqueue.admin import acting
-from jobqueue.admin.acts import Act, log, perform
-from jobqueue.admin.desk import DeskAdmin, may
+from jobqueue.admin import perform
+from jobqueue.admin.base import DeskAdmin, may
+from jobqueue.admin.perform_one import Act, log, perform_act
 from jobqueue.admin.schedule_form import ScheduleForm, covered
 from jobqueue.conf import settings
 from jobqueue.exceptions import JobQueueError
+from jobqueue.insight import redact
 from jobqueue.models import Schedule
+from jobqueue.operations import schedules
+from jobqueue.scheduling import cron
 from jobqueue.tasks import UnknownTask
 
 SHOWN = 200
@@ -37,26 +39,26 @@ ADD, CHANGE = "jobqueue.add_schedule", "jobqueue.change_schedule"
 
 
 def _enable(schedule: Schedule, by: str, reason: str) -> tuple[bool, str]:
-    changed = schedule_acts.enable(schedule, by=by, reason=reason)
+    changed = schedules.enable(schedule, by=by, reason=reason)
     text = _("Enabled %(name)s.") if changed else _("The schedule %(name)s was enabled already.")
     return changed, text % {"name": schedule.name}
 
 
 def _disable(schedule: Schedule, by: str, reason: str) -> tuple[bool, str]:
-    changed = schedule_acts.disable(schedule, by=by, reason=reason)
+    changed = schedules.disable(schedule, by=by, reason=reason)
     text = _("Disabled %(name)s.") if changed else _("The schedule %(name)s was disabled already.")
     return changed, text % {"name": schedule.name}
 
 
 def _delete(schedule: Schedule, by: str, reason: str) -> tuple[bool, str]:
-    deleted = schedule_acts.delete(schedule, by=by, reason=reason)
+    deleted = schedules.delete(schedule, by=by, reason=reason)
     text = _("Deleted %(name)s.") if deleted else _("The schedule %(name)s was gone already.")
     return deleted, text % {"name": schedule.name}
 
 
 def _run(schedule: Schedule, by: str, reason: str) -> tuple[bool, str]:
     try:
-        job = schedule_acts.run(schedule, by=by, reason=reason)
+        job = schedules.run(schedule, by=by, reason=reason)
     except (UnknownTask, JobQueueError, TypeError, ValueError) as error:
         return False, _("It cannot run: %(error)s") % {"error": redact.text(str(error))}
     return True, _("Enqueued as job %(id)s.") % {"id": job}
@@ -147,7 +149,7 @@ class ScheduleAdmin(DeskAdmin):
         rows = Schedule.objects.using(settings().database).order_by("name")
         context = {
             "title": _("Schedules"),
-            "now": acting.clock(),
+            "now": perform.clock(),
             "schedules": rows[:SHOWN],
             "may_add": may(request.user, ADD),
         }
@@ -155,7 +157,7 @@ class ScheduleAdmin(DeskAdmin):
 
     def schedule_page(self, request: HttpRequest, pk: int) -> HttpResponse:
         """One schedule: its next ten ticks, and its last ones."""
-        schedule, now = self._get(pk), acting.clock()
+        schedule, now = self._get(pk), perform.clock()
         ticks, fault = preview(schedule, now)
         args = covered(schedule)
         wanted = {"run", "delete", "disable" if schedule.enabled else "enable"}
@@ -199,7 +201,7 @@ class ScheduleAdmin(DeskAdmin):
         saved = form.save(commit=False)
         with transaction.atomic(using=settings().database):
             if changed:
-                schedule_acts.save(saved, changed, by=user)
+                schedules.save(saved, changed, by=user)
                 log(user, saved, ADDITION if schedule is None else CHANGED, ", ".join(changed))
         messages.success(request, _("Saved %(name)s.") % {"name": saved.name})
         return redirect("admin:jobqueue_schedule_change", saved.pk)
@@ -209,7 +211,7 @@ class ScheduleAdmin(DeskAdmin):
         home = reverse("admin:jobqueue_schedule_change", args=[pk])
         if name == "delete":
             home = reverse("admin:jobqueue_schedule_changelist")
-        return perform(self, request, ACTS.get(name), self._get(pk), home)
+        return perform_act(self, request, ACTS.get(name), self._get(pk), home)
 
     def _get(self, pk: int) -> Schedule:
         found = None

@@ -10,11 +10,11 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern
 from django.utils.translation import gettext as _
 
-from jobqueue import stats
-from jobqueue.admin import words
-from jobqueue.admin.acting import clock
-from jobqueue.admin.desk import DeskAdmin
+from jobqueue.admin import labels
+from jobqueue.admin.base import DeskAdmin
+from jobqueue.admin.perform import clock
 from jobqueue.conf import settings
+from jobqueue.insight import stats
 from jobqueue.models import LeaderLease, Worker
 from jobqueue.states import Phase, State
 
@@ -22,7 +22,7 @@ SHOWN = 100
 # What a stop report counts, in the order of the page.
 COUNTS = ("completed", "interrupted", "returned", "unrecorded")
 # PostgreSQL does not keep the order of an object's keys.
-ORDER = {name: place for place, name in enumerate(words.REPORT)}
+ORDER = {name: place for place, name in enumerate(labels.REPORT)}
 
 
 @admin.register(Worker)

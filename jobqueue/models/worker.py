@@ -15,7 +15,7 @@ class Worker(models.Model):
     name = models.TextField(_("name"), default="", db_default="")
     hostname = models.TextField(default="", db_default="")
     pid = models.IntegerField()
-    # What the operating system needs to certify a death: see `jobqueue.worker.kernel`.
+    # What the operating system needs to certify a death: see `jobqueue.worker.process.liveness`.
     pid_started = models.BigIntegerField(null=True)
     pid_namespace = models.TextField(default="", db_default="")
     time_namespace = models.TextField(default="", db_default="")

@@ -15,7 +15,7 @@ from psycopg import AsyncConnection
 from psycopg.pq import TransactionStatus
 from psycopg.types.json import set_json_loads
 
-from jobqueue.store.failures import USELESS_STATES, CallTimeout
+from jobqueue.store.error_classes import USELESS_STATES, CallTimeout
 from jobqueue.store.values import read_json
 
 APPLICATION = "jobqueue"

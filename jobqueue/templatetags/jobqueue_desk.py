@@ -11,12 +11,12 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from jobqueue import redact
-from jobqueue.admin import words
-from jobqueue.admin.jobpage import percent
+from jobqueue.admin import labels
+from jobqueue.admin.job_detail import percent
+from jobqueue.insight import redact
+from jobqueue.insight.stats import Count
 from jobqueue.models.attempt import OUTCOME_LABELS
 from jobqueue.models.job import STATE_LABELS
-from jobqueue.stats import Count
 
 register = template.Library()
 register.filter("percent", percent)
@@ -105,22 +105,22 @@ def outcome_label(value: str) -> str:
 
 @register.filter
 def reason_label(value: str) -> str:
-    return str(words.REASONS.get(value, value))
+    return str(labels.REASONS.get(value, value))
 
 
 @register.filter
 def phase_label(value: str) -> str:
-    return str(words.PHASES.get(value, value))
+    return str(labels.PHASES.get(value, value))
 
 
 @register.filter
 def act_label(value: str) -> str:
-    return str(words.ACTS.get(value, value))
+    return str(labels.ACTS.get(value, value))
 
 
 @register.filter
 def report_label(value: str) -> str:
-    return str(words.REPORT.get(value, value))
+    return str(labels.REPORT.get(value, value))
 
 
 @register.filter

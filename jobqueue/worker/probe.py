@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from jobqueue.states import Phase
-from jobqueue.worker.start import CannotStartError
+from jobqueue.worker.startup import CannotStartError
 
 if TYPE_CHECKING:
     from jobqueue.worker.worker import Worker

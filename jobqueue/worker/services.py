@@ -8,7 +8,7 @@ from typing import Any
 
 import structlog
 
-from jobqueue.store.failures import is_weather
+from jobqueue.store.error_classes import is_weather
 
 # What a cancelled task may take to unwind: a call to the database drops its socket by then.
 UNWIND_SECONDS = 0.3

@@ -11,10 +11,10 @@ import structlog
 
 from jobqueue.conf import EXIT_MARGIN_SECONDS, Settings
 from jobqueue.states import Phase
-from jobqueue.worker import stacks
-from jobqueue.worker.executor import Executor
-from jobqueue.worker.finisher import Finisher
-from jobqueue.worker.held import Fate, Held, Registry, Stop
+from jobqueue.worker.execution.executor import Executor
+from jobqueue.worker.inflight import Fate, Held, Registry, Stop
+from jobqueue.worker.outcomes.completer import Finisher
+from jobqueue.worker.process import stacks
 from jobqueue.worker.services import Services, unwind
 
 # Parts of the margin behind drain and cancel.

@@ -15,18 +15,18 @@ from jobqueue.conf import Settings
 from jobqueue.states import Phase
 from jobqueue.store import workers
 from jobqueue.store.events import Note
-from jobqueue.worker.contained import adopt_children
-from jobqueue.worker.crew import Crew
-from jobqueue.worker.held import Fate, Held, Registry
-from jobqueue.worker.leftovers import Threads, close_loop, run_through
-from jobqueue.worker.limits import Limits
-from jobqueue.worker.orders import Orders, identity
-from jobqueue.worker.parent import RECYCLED, Parent
+from jobqueue.worker.components import Crew
+from jobqueue.worker.execution.containment import adopt_children
+from jobqueue.worker.inflight import Fate, Held, Registry
+from jobqueue.worker.options import Orders, identity
 from jobqueue.worker.probe import Probe
+from jobqueue.worker.process.supervisor_link import RECYCLED, Parent
+from jobqueue.worker.process.teardown import Threads, close_loop, run_through
+from jobqueue.worker.process.watchdog import FORCED, Watchdog
+from jobqueue.worker.run_limits import Limits
 from jobqueue.worker.services import Services, within
 from jobqueue.worker.shutdown import CLOSE_SECONDS, LAST_SECONDS, Shutdown
-from jobqueue.worker.start import first_contact, prepare
-from jobqueue.worker.watchdog import FORCED, Watchdog
+from jobqueue.worker.startup import first_contact, prepare
 
 # For a claim in flight, when the drain has left it no time.
 CLAIM_SECONDS = 0.5

@@ -16,22 +16,22 @@ django.setup()
 import psycopg  # noqa: E402
 
 from jobqueue import conf  # noqa: E402
-from jobqueue.store import beats, workers  # noqa: E402
+from jobqueue.store import heartbeat, workers  # noqa: E402
 from jobqueue.store.connections import Session  # noqa: E402
-from jobqueue.store.failures import is_weather  # noqa: E402
-from jobqueue.worker import kernel  # noqa: E402
-from jobqueue.worker.leader import Leader  # noqa: E402
-from jobqueue.worker.parent import parent  # noqa: E402
+from jobqueue.store.error_classes import is_weather  # noqa: E402
+from jobqueue.worker.leadership.election import Leader  # noqa: E402
+from jobqueue.worker.process import liveness  # noqa: E402
+from jobqueue.worker.process.supervisor_link import parent  # noqa: E402
 
 PARAMETERS = json.loads(sys.argv[1])
 SETTINGS = conf.Settings(**json.loads(sys.argv[2]))
 
 
-async def beat(session: Session, me, leader: Leader, neighbours: kernel.Neighbours) -> None:
+async def beat(session: Session, me, leader: Leader, neighbours: liveness.Neighbours) -> None:
     while True:
         try:
             answer = await session.call(
-                beats.beat,
+                heartbeat.beat,
                 SETTINGS.beat_budget_seconds,
                 me,
                 [],
@@ -71,7 +71,7 @@ async def listen(leader: Leader) -> None:
 
 
 async def main() -> None:
-    me, facts, above = uuid4(), kernel.identity(), parent()
+    me, facts, above = uuid4(), liveness.identity(), parent()
     session = Session(PARAMETERS, "heartbeat")
     identity = workers.Identity(
         id=me,
@@ -94,7 +94,7 @@ async def main() -> None:
         leader._maintenance.steps[name].interval = 0.3
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    neighbours = kernel.Neighbours(session, me, SETTINGS)
+    neighbours = liveness.Neighbours(session, me, SETTINGS)
     services = [
         asyncio.create_task(beat(session, me, leader, neighbours)),
         asyncio.create_task(listen(leader)),

@@ -15,9 +15,9 @@ import pytest
 import pytest_asyncio
 
 from jobqueue.conf import Settings
-from jobqueue.store.failures import CallTimeout
+from jobqueue.store.error_classes import CallTimeout
 from jobqueue.supervisor import Supervisor, worst
-from jobqueue.worker.recycle import Recycling, resident_bytes
+from jobqueue.worker.process.recycle import Recycling, resident_bytes
 from tests.rows import add_running, add_worker, ago, ahead, one
 from tests.waiting import until
 
@@ -64,7 +64,7 @@ while True:
 """
 ORPHAN = """
 import asyncio, os
-from jobqueue.worker.parent import parent
+from jobqueue.worker.process.supervisor_link import parent
 def note(word):
     with open(os.environ["NOTES"], "a") as file:
         file.write(f"{os.getpid()} {os.environ['JOBQUEUE_CHILD']} {word}\\n")

@@ -4,13 +4,15 @@ from uuid import uuid4
 
 import pytest
 
-from jobqueue.store import beats
+from jobqueue.store import heartbeat
 from tests.rows import add_running, add_worker, ago, ahead, insert, job_row, one
 
 
 async def beat(connection, worker, held, **changes):
     given = {"lease": 30.0, "phase": "RUNNING", "wake": "notified", **changes}
-    return await beats.beat(connection, worker, [beats.Held(*pair) for pair in held], **given)
+    return await heartbeat.beat(
+        connection, worker, [heartbeat.Held(*pair) for pair in held], **given
+    )
 
 
 async def seconds_left(connection, job):

@@ -6,8 +6,8 @@ import psycopg
 import pytest
 
 from jobqueue.states import Outcome
-from jobqueue.store import endings
-from jobqueue.store.endings import Ending
+from jobqueue.store import finish as store_finish
+from jobqueue.store.finish import Ending
 from tests.rows import add_running, ago, ahead, history, job_row
 
 ME = uuid4()
@@ -19,12 +19,12 @@ def ending(claim, outcome=Outcome.SUCCEEDED, **columns):
 
 
 async def finish(connection, *told):
-    written = await endings.finish(connection, ME, told)
+    written = await store_finish.finish(connection, ME, told)
     return {answer.token: answer for answer in written}
 
 
 async def finished(connection, told):
-    (answer,) = await endings.finish(connection, ME, [told])
+    (answer,) = await store_finish.finish(connection, ME, [told])
     return answer
 
 
@@ -53,7 +53,7 @@ async def test_with_another_token_nothing_changes(connection, outcome):
     before = await job_row(connection, claim[0])
     answer = await finished(connection, ending((claim[0], uuid4()), outcome, progress='{"x": 1}'))
     assert answer.refused
-    assert not await endings.progress(connection, [(claim[0], uuid4(), '{"done": 1}')])
+    assert not await store_finish.progress(connection, [(claim[0], uuid4(), '{"done": 1}')])
     assert await job_row(connection, claim[0]) == before
     assert await history(connection, claim[0]) == []
 
@@ -64,7 +64,7 @@ async def test_a_repeated_finish_is_refused_and_its_token_tells_that_it_had_land
     told = ending(claim)
     assert (await finished(connection, told)).state == "SUCCEEDED"
     assert (await finished(connection, told)).refused
-    stands = (await endings.late(connection, [told]))[claim[1]]
+    stands = (await store_finish.late(connection, [told]))[claim[1]]
     assert (stands.outcome, stands.recorded_by) == ("SUCCEEDED", "holder")
     assert stands.state == "SUCCEEDED"
     (attempt,) = await history(connection, claim[0])
@@ -79,7 +79,7 @@ async def test_what_a_loser_wanted_to_write_stays_visible_beside_lost(connection
         " recorded_by) VALUES (%s, %s, 1, 'LOST', now(), now(), 'leader')",
         [claim[1], claim[0]],
     )
-    stands = (await endings.late(connection, [ending(claim)]))[claim[1]]
+    stands = (await store_finish.late(connection, [ending(claim)]))[claim[1]]
     assert (stands.outcome, stands.recorded_by) == ("LOST", "leader")
     (attempt,) = await history(connection, claim[0])
     assert (attempt["outcome"], attempt["late_outcome"]) == ("LOST", "SUCCEEDED")
@@ -87,7 +87,7 @@ async def test_what_a_loser_wanted_to_write_stays_visible_beside_lost(connection
 
 async def test_nobody_has_concluded_a_token_without_history(connection):
     claim = await running(connection)
-    assert await endings.late(connection, [ending(claim)]) == {}
+    assert await store_finish.late(connection, [ending(claim)]) == {}
 
 
 @pytest.mark.spec("S123", "S66")
@@ -100,7 +100,7 @@ async def test_a_locked_row_is_busy_and_holds_up_no_neighbour(connection, connec
         assert answers[free[1]].state == "SUCCEEDED"
         assert answers[locked[1]].busy
         assert not answers[locked[1]].refused
-        assert not await endings.progress(connection, [(*locked, '{"done": 1}')])
+        assert not await store_finish.progress(connection, [(*locked, '{"done": 1}')])
     assert (await finished(connection, ending(locked))).state == "SUCCEEDED"
 
 
@@ -218,7 +218,7 @@ async def test_data_that_the_database_cannot_store_is_an_error_that_changes_noth
 async def test_progress_is_stored_under_the_right_token_only(connection):
     mine, lost = await running(connection), await running(connection)
     news = [(*mine, '{"done": 1}'), (lost[0], uuid4(), '{"done": 2}')]
-    assert await endings.progress(connection, news) == {mine[1]}
+    assert await store_finish.progress(connection, news) == {mine[1]}
     assert (await job_row(connection, mine[0]))["progress"] == {"done": 1}
     assert (await job_row(connection, lost[0]))["progress"] is None
 

@@ -13,10 +13,12 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 from hypothesis.stateful import run_state_machine_as_test as run
 from psycopg.rows import dict_row
 
-from jobqueue import conf, operations_sql
+from jobqueue import conf
+from jobqueue.operations import sql
 from jobqueue.states import FINAL, TRANSITIONS, WAITING, Outcome, State, Verb
-from jobqueue.store import beats, claims, endings, promotion, reclaims, sweeps
-from jobqueue.store.endings import Ending
+from jobqueue.store import claims, heartbeat, promotion, reclaims, sweeps
+from jobqueue.store import finish as store_finish
+from jobqueue.store.finish import Ending
 from tests.rows import add_job, ago, ahead
 
 WORKERS = [uuid4() for _ in range(3)]
@@ -136,8 +138,8 @@ class Store(RuleBasedStateMachine):
     def renew(self, token, stale):
         token = self.aimed(token, stale)
         job = self.some_job(token)
-        told = [beats.Held(job, token)]
-        beat = beats.beat(self.connection, WORKERS[0], told, lease=3600.0, phase="", wake="")
+        told = [heartbeat.Held(job, token)]
+        beat = heartbeat.beat(self.connection, WORKERS[0], told, lease=3600.0, phase="", wake="")
         answer = self.do(beat)
         held = self.holder(token)
         assert answer.renewed == ({token} if held else set())
@@ -161,7 +163,7 @@ class Store(RuleBasedStateMachine):
         delay = delay if outcome in (*FAILURES, Outcome.SNOOZED, None) else 0.0
         job = self.some_job(token)
         told = Ending(id=job, token=token, outcome=outcome, final=final, delay=delay, hold=hold)
-        (answer,) = self.do(endings.finish(self.connection, WORKERS[0], [told]))
+        (answer,) = self.do(store_finish.finish(self.connection, WORKERS[0], [told]))
         held = self.holder(token)
         if held is None:
             assert answer.refused
@@ -194,7 +196,7 @@ class Store(RuleBasedStateMachine):
 
     def late(self, told):
         """A refused write leaves its wish beside LOST, and finds itself where it had landed."""
-        history = self.do(endings.late(self.connection, [told]))
+        history = self.do(store_finish.late(self.connection, [told]))
         stands = {t: o for e in self.model.values() for t, o in e.history.items()}
         assert {t: row.outcome for t, row in history.items()} == {
             t: o for t, o in stands.items() if t == told.token
@@ -204,7 +206,7 @@ class Store(RuleBasedStateMachine):
     def progress(self, token, stale):
         token = self.aimed(token, stale)
         news = [(self.some_job(token), token, '{"done": 1}')]
-        took = self.do(endings.progress(self.connection, news))
+        took = self.do(store_finish.progress(self.connection, news))
         assert took == ({token} if self.holder(token) else set())
 
     @rule(job=jobs)
@@ -280,7 +282,7 @@ class Store(RuleBasedStateMachine):
 
     @rule(job=jobs)
     def cancel(self, job):
-        changed = self.operate(operations_sql.CANCEL, Verb.CANCEL, job)
+        changed = self.operate(sql.CANCEL, Verb.CANCEL, job)
         expected = self.model.get(job)
         can = expected is not None and expected.state not in FINAL and not expected.cancelled
         assert changed == can
@@ -291,7 +293,7 @@ class Store(RuleBasedStateMachine):
 
     @rule(job=jobs)
     def retry(self, job):
-        changed = self.operate(operations_sql.RETRY, Verb.RETRY, job)
+        changed = self.operate(sql.RETRY, Verb.RETRY, job)
         expected = self.model.get(job)
         can = expected and expected.state in (State.DEAD, State.CANCELLED) and not expected.held
         assert changed == bool(can)
@@ -301,7 +303,7 @@ class Store(RuleBasedStateMachine):
 
     @rule(job=jobs)
     def run_now(self, job):
-        changed = self.operate(operations_sql.RUN_NOW, Verb.RUN_NOW, job)
+        changed = self.operate(sql.RUN_NOW, Verb.RUN_NOW, job)
         expected = self.model.get(job)
         can = expected and expected.state is State.SCHEDULED and not expected.held
         assert changed == bool(can)

@@ -9,8 +9,10 @@ import pytest_asyncio
 from psycopg import AsyncClientCursor
 from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
 
-from jobqueue import operations_sql, stats_sql, store
-from jobqueue.store import endings
+from jobqueue import store
+from jobqueue.insight import stats_sql
+from jobqueue.operations import sql
+from jobqueue.store import finish
 
 PARAMETER = re.compile(r"%\((\w+)\)s")
 TABLES = ("jobqueue_job", "jobqueue_attempt", "jobqueue_jobevent", "jobqueue_scheduletick")
@@ -79,7 +81,7 @@ async def test_each_statement_is_valid_and_its_generic_plan_reads_no_whole_table
 # What the admin, its dashboard and the operators' calls send, each with usual values.
 OPERATORS = {
     f"{module.__name__}.{name}": text
-    for module in (stats_sql, operations_sql)
+    for module in (stats_sql, sql)
     for name, text in vars(module).items()
     if name.isupper() and isinstance(text, str) and text.startswith("\n") and text.endswith("\n")
 }
@@ -169,4 +171,4 @@ def test_the_driver_remembers_how_it_reads_the_statements_of_every_job():
     """Longer ones are taken apart at each call."""
     for name in ("exchange.EXCHANGE", "exchange.EXCHANGE_ONWARD", "claims.CLAIM"):
         assert len(STATEMENTS[name]) <= MAX_CACHED_STATEMENT_LENGTH
-    assert len(endings._SHORT_FINISH) <= MAX_CACHED_STATEMENT_LENGTH
+    assert len(finish._SHORT_FINISH) <= MAX_CACHED_STATEMENT_LENGTH

@@ -8,9 +8,9 @@ import psycopg
 import pytest
 
 from jobqueue.states import Outcome
-from jobqueue.store import claims, endings, lookout, reclaims, sweeps, tidying
+from jobqueue.store import claims, due_work, finish, history_pruning, reclaims, sweeps
 from jobqueue.store.batches import in_batch
-from jobqueue.store.failures import is_weather
+from jobqueue.store.error_classes import is_weather
 from tests.rows import add_job, add_running, add_worker, ago, ahead, history, insert, job_row, one
 from tests.waiting import until
 
@@ -129,8 +129,8 @@ async def test_a_locked_row_is_skipped_and_its_neighbour_reclaimed(connection, c
 async def test_a_finish_after_the_reclaim_finds_no_token(connection):
     job, token = await add_running(connection)
     await reclaim(connection)
-    ending = endings.Ending(id=job, token=token, outcome=Outcome.SUCCEEDED, result="1")
-    [written] = await endings.finish(connection, uuid4(), [ending])
+    ending = finish.Ending(id=job, token=token, outcome=Outcome.SUCCEEDED, result="1")
+    [written] = await finish.finish(connection, uuid4(), [ending])
     assert written.refused
     assert (await job_row(connection, job))["state"] == "READY"
 
@@ -271,7 +271,7 @@ async def test_rows_of_workers_long_silent_are_forgotten_but_never_ones_own(conn
     me = await add_worker(connection, last_seen_at=ago(100))
     await add_worker(connection, last_seen_at=ago(100))
     young = await add_worker(connection, last_seen_at=ago(10))
-    assert await tidying.forget_workers(connection, me, 60, 100) == 1
+    assert await history_pruning.forget_workers(connection, me, 60, 100) == 1
     ids = await one(connection, "SELECT array_agg(id) FROM jobqueue_worker")
     assert set(ids) == {me, young}
 
@@ -279,7 +279,7 @@ async def test_rows_of_workers_long_silent_are_forgotten_but_never_ones_own(conn
 async def test_old_events_are_forgotten(connection):
     await insert(connection, "jobqueue_jobevent", "id", {"kind": "pause", "at": ago(100)})
     await insert(connection, "jobqueue_jobevent", "id", {"kind": "pause"})
-    assert await tidying.forget_events(connection, 60, 100) == 1
+    assert await history_pruning.forget_events(connection, 60, 100) == 1
 
 
 RETENTION = {"SUCCEEDED": 60.0}
@@ -289,18 +289,18 @@ async def test_the_look_of_an_idle_queue_finds_nothing_to_do(connection):
     await add_running(connection, lease=ahead(30), expires_at=ahead(1))
     await add_job(connection, state="SUCCEEDED", finished_at=ago(1))
     await add_job(connection)
-    look = await lookout.look(connection, 60, RETENTION)
+    look = await due_work.look(connection, 60, RETENTION)
     assert (look.next_due, look.reclaim, look.expire, look.prune) == (None, False, False, False)
 
 
 async def test_the_look_finds_each_kind_of_work(connection):
     await add_running(connection)
-    assert (await lookout.look(connection, 60, RETENTION)).reclaim
+    assert (await due_work.look(connection, 60, RETENTION)).reclaim
     await add_job(connection, expires_at=ago(1))
-    assert (await lookout.look(connection, 60, RETENTION)).expire
+    assert (await due_work.look(connection, 60, RETENTION)).expire
     await add_job(connection, state="SUCCEEDED", finished_at=ago(61))
-    assert (await lookout.look(connection, 60, RETENTION)).prune
+    assert (await due_work.look(connection, 60, RETENTION)).prune
     await add_job(connection, state="SCHEDULED", run_at=ahead(20))
-    look = await lookout.look(connection, 60, RETENTION)
+    look = await due_work.look(connection, 60, RETENTION)
     assert look.next_due is not None
     assert 15 < look.next_due - look.now <= 20

@@ -5,7 +5,8 @@ from uuid import uuid4
 import pytest
 
 from jobqueue.states import FINAL, TRANSITIONS, Outcome, State, Verb
-from jobqueue.store import beats, claims, endings, promotion, reclaims, sweeps
+from jobqueue.store import claims, heartbeat, promotion, reclaims, sweeps
+from jobqueue.store import finish as store_finish
 from tests.rows import add_job, add_running, ago, job_row
 
 WORKER = uuid4()
@@ -31,14 +32,14 @@ async def claim(connection, job, token):
 
 
 async def renew(connection, job, token):
-    held = [beats.Held(job, token)]
-    await beats.beat(connection, WORKER, held, lease=30, phase="RUNNING", wake="")
+    held = [heartbeat.Held(job, token)]
+    await heartbeat.beat(connection, WORKER, held, lease=30, phase="RUNNING", wake="")
 
 
 def finishing(outcome, **values):
     async def finish(connection, job, token):
-        ending = endings.Ending(id=job, token=token, outcome=outcome, **values)
-        await endings.finish(connection, WORKER, [ending])
+        ending = store_finish.Ending(id=job, token=token, outcome=outcome, **values)
+        await store_finish.finish(connection, WORKER, [ending])
 
     return finish
 

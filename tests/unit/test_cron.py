@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobqueue import cron
+from jobqueue.scheduling import cron
 
 BERLIN, NEW_YORK, LORD_HOWE, KOLKATA = (
     "Europe/Berlin",

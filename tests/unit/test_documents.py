@@ -11,8 +11,9 @@ import pytest
 from django.core.management import CommandError, load_command_class
 from django.tasks import task_backends
 
-from jobqueue import conf, schedules
+from jobqueue import conf
 from jobqueue.conf import Settings
+from jobqueue.scheduling import declared
 from jobqueue.store.workers import TABLES
 from tests.documents import PAGES, ROOT, blocks, text
 
@@ -104,9 +105,9 @@ def test_the_schedule_of_the_page_can_be_declared(tmp_path, monkeypatch):
     (block,) = blocks("docs/cron.md", "python")
     (tmp_path / "documented_schedule.py").write_text(block)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(schedules, "_declared", {})
+    monkeypatch.setattr(declared, "_declared", {})
     importlib.import_module("documented_schedule")
-    assert [d.cron for d in schedules._declared.values()] == ["30 6 * * MON-FRI"]
+    assert [d.cron for d in declared._declared.values()] == ["30 6 * * MON-FRI"]
 
 
 SITE = "\n".join(file.read_text() for file in sorted((ROOT / "project/contacts").glob("*.py")))

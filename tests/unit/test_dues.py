@@ -2,7 +2,7 @@
 
 from math import inf
 
-from jobqueue.worker.dues import APART_SECONDS, SOON_SECONDS, Dues
+from jobqueue.worker.claiming.promotion_timer import APART_SECONDS, SOON_SECONDS, Dues
 
 
 def test_each_is_due_at_its_moment_or_a_breath_later():

@@ -6,7 +6,7 @@ from contextvars import ContextVar, copy_context
 
 import pytest
 
-from jobqueue.worker.inbox import Inbox
+from jobqueue.worker.execution.loop_calls import Inbox
 
 
 async def test_calls_that_come_together_wake_the_loop_once(monkeypatch) -> None:

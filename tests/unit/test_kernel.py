@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from jobqueue.worker import kernel
-from jobqueue.worker.kernel import Life, certify, identity
+from jobqueue.worker.process import liveness
+from jobqueue.worker.process.liveness import Life, certify, identity
 
 pytestmark = [
     pytest.mark.skipif(identity().pid_started is None, reason="this system has no /proc"),
@@ -158,9 +158,9 @@ def test_without_a_proc_nothing_is_certified(proc, tmp_path):
 
 ASK = """
 import json, sys
-from jobqueue.worker import kernel
-row = kernel.Facts(**json.loads(sys.argv[1]))
-print(kernel.certify(row))
+from jobqueue.worker.process import liveness
+row = liveness.Facts(**json.loads(sys.argv[1]))
+print(liveness.certify(row))
 """
 
 
@@ -193,4 +193,4 @@ def test_from_within_another_namespace_nothing_is_certified(child, options):
     assert answer.stdout.strip() == Life.UNKNOWN
 
 
-ROOT = Path(kernel.__file__).parents[2]
+ROOT = Path(liveness.__file__).parents[3]

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from jobqueue import redact
+from jobqueue.insight import redact
 
 pytestmark = pytest.mark.spec("S228")
 COVER = redact.COVER

@@ -10,8 +10,8 @@ import pytest
 from django.tasks import Task, task, task_backends
 from django.tasks.exceptions import InvalidTask, InvalidTaskBackend
 
-from jobqueue import draft
 from jobqueue.conf import settings
+from jobqueue.enqueueing import job_row
 from jobqueue.exceptions import EnqueueError, JobCancelled
 from jobqueue.tasks import UNSET, UnknownTask, check_arguments, options_of, resolve, signature_text
 from jobqueue.testing import context_for
@@ -123,7 +123,7 @@ def test_a_start_that_is_no_moment_is_refused(moment, sentence):
     ],
 )
 def test_a_start_in_the_past_or_far_ahead_is_taken_and_can_be_stored(moment):
-    row = draft.draft(odd_tasks.good.using(run_after=moment), [1], {}, settings())
+    row = job_row.draft(odd_tasks.good.using(run_after=moment), [1], {}, settings())
     epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
     assert row["run_after"] == (moment.astimezone(dt.UTC) if moment > epoch else epoch)
 
@@ -197,14 +197,14 @@ def test_an_atomic_coroutine_is_refused():
 def test_a_task_whose_name_leads_elsewhere_is_refused_at_the_enqueue():
     hidden = task(odd_tasks.undecorated)  # the module's own name is still the bare function
     with pytest.raises(EnqueueError, match=r"a worker could not run this: .* is not a task"):
-        draft.draft(hidden, [], {}, settings())
+        job_row.draft(hidden, [], {}, settings())
 
 
 @pytest.mark.spec("S31")
 def test_the_row_keeps_what_the_call_itself_changed_and_nothing_else():
-    assert draft.draft(odd_tasks.chosen, [], {}, settings())["options"] == "{}"
+    assert job_row.draft(odd_tasks.chosen, [], {}, settings())["options"] == "{}"
     changed = odd_tasks.chosen.using(timeout=None, max_attempts=9, backoff=odd_tasks.seconds)
-    row = draft.draft(changed, [], {}, settings())
+    row = job_row.draft(changed, [], {}, settings())
     assert (
         row["options"] == f'{{"timeout": null, "backoff": "{HOME}.seconds"}}'
         or row["options"] == f'{{"backoff": "{HOME}.seconds", "timeout": null}}'

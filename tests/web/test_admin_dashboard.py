@@ -131,12 +131,12 @@ def test_a_schedules_page_previews_its_ticks_with_clock_changes_marked(
 ) -> None:
     from datetime import UTC, datetime
 
-    from jobqueue.admin import acting
+    from jobqueue.admin import perform
 
     schedule = Schedule.objects.create(
         name="nightly", task=rows.TASK, cron="30 12 * * *", timezone="Europe/Berlin"
     )
-    monkeypatch.setattr(acting, "clock", lambda: datetime(2027, 3, 25, tzinfo=UTC))
+    monkeypatch.setattr(perform, "clock", lambda: datetime(2027, 3, 25, tzinfo=UTC))
     shown = operator.get(f"/admin/jobqueue/schedule/{schedule.pk}/").content.decode()
     assert "Sat 2027-03-27 12:30 CET" in shown
     assert "Sun 2027-03-28 12:30 CEST" in shown

@@ -10,7 +10,7 @@ from django.db.models import CharField, JSONField, Model, TextField
 from django.test import Client
 from django.utils import timezone
 
-from jobqueue.admin.words import BLOCKED_LOOP
+from jobqueue.admin.labels import BLOCKED_LOOP
 from jobqueue.models import (
     Attempt,
     Job,

@@ -90,7 +90,7 @@ def test_a_search_by_id_finds_the_one_job(operator: Client) -> None:
 def test_pages_go_on_where_the_last_one_ended_and_back_to_where_it_began(
     filters: dict[str, str],
 ) -> None:
-    from jobqueue.admin import joblist
+    from jobqueue.admin import job_changelist
     from jobqueue.admin.filters import Filters
 
     now, state = timezone.now(), filters.get("state", "")
@@ -100,7 +100,7 @@ def test_pages_go_on_where_the_last_one_ended_and_back_to_where_it_began(
         rows.job(kind, queue=queue, priority=position % 4, run_at=now)
     pages, after = [], ""
     for _ in range(4):
-        pages.append(joblist.fetch(Filters(**filters), after, size=7))
+        pages.append(job_changelist.fetch(Filters(**filters), after, size=7))
         after = pages[-1].next
     assert after == ""
     assert pages[0].previous == ""
@@ -110,9 +110,9 @@ def test_pages_go_on_where_the_last_one_ended_and_back_to_where_it_began(
     )
     page = pages[-1]
     for number in (2, 1, 0):
-        page = joblist.fetch(Filters(**filters), before=page.previous, size=7)
+        page = job_changelist.fetch(Filters(**filters), before=page.previous, size=7)
         assert [job.pk for job in page.jobs] == seen[number]
-        onward = joblist.fetch(Filters(**filters), page.next, size=7)
+        onward = job_changelist.fetch(Filters(**filters), page.next, size=7)
         assert [job.pk for job in onward.jobs] == seen[number + 1]
     assert page.previous == ""
 
@@ -144,16 +144,16 @@ def test_the_lists_links_lead_on_and_back(operator: Client) -> None:
 def test_a_filter_without_an_index_looks_at_a_window_and_offers_to_search_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from jobqueue.admin import joblist
+    from jobqueue.admin import job_changelist
     from jobqueue.admin.filters import Filters
 
-    monkeypatch.setattr(joblist, "WINDOW", 10)
+    monkeypatch.setattr(job_changelist, "WINDOW", 10)
     old = rows.job(State.SUCCEEDED, queue="mail")
     for _ in range(15):
         rows.job(State.SUCCEEDED)
-    first = joblist.fetch(Filters(state="SUCCEEDED", queue="mail"))
+    first = job_changelist.fetch(Filters(state="SUCCEEDED", queue="mail"))
     assert (first.jobs, first.truncated, bool(first.search_on)) == ([], True, True)
-    second = joblist.fetch(Filters(state="SUCCEEDED", queue="mail"), first.search_on)
+    second = job_changelist.fetch(Filters(state="SUCCEEDED", queue="mail"), first.search_on)
     assert [job.pk for job in second.jobs] == [old.pk]
     assert not second.truncated
 
@@ -161,12 +161,12 @@ def test_a_filter_without_an_index_looks_at_a_window_and_offers_to_search_on(
 def test_a_search_by_task_says_where_it_did_not_look(
     operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from jobqueue.admin import joblist
+    from jobqueue.admin import job_changelist
 
     for _ in range(3):
         rows.job(State.READY)
     assert "were searched" not in page(operator, LIST, task=rows.TASK)
-    monkeypatch.setattr(joblist, "EACH_WAITING", 2)
+    monkeypatch.setattr(job_changelist, "EACH_WAITING", 2)
     shown = page(operator, LIST, task=rows.TASK)
     assert shown.count('name="job"') == 2
     assert "the 2 of each state that come first were searched" in shown

@@ -14,7 +14,7 @@ from django.urls import URLPattern, URLResolver, get_resolver
 from django.utils import timezone
 
 from jobqueue.admin import queues, schedules
-from jobqueue.admin.verbs import VERBS
+from jobqueue.admin.actions import VERBS
 from jobqueue.models import Job, Queue, Schedule
 from jobqueue.states import State
 from tests.web import rows

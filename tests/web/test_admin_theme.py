@@ -17,7 +17,7 @@ from django.templatetags.i18n import BlockTranslateNode, TranslateNode
 from django.test import Client
 from django.utils import translation
 
-from jobqueue.admin import words
+from jobqueue.admin import labels
 from jobqueue.models import Schedule
 from jobqueue.models.attempt import OUTCOME_LABELS
 from jobqueue.models.job import STATE_LABELS
@@ -157,7 +157,7 @@ def test_every_text_has_its_german_one_and_the_compiled_file_is_current() -> Non
 
 
 def test_every_word_of_the_queue_has_a_label() -> None:
-    assert set(words.REASONS) == set(Reason)
-    assert set(words.PHASES) == set(Phase)
+    assert set(labels.REASONS) == set(Reason)
+    assert set(labels.PHASES) == set(Phase)
     assert {*STATE_LABELS} == {*State}
     assert {*OUTCOME_LABELS} == {*Outcome}

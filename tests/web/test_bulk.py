@@ -6,7 +6,7 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 from django.utils import timezone
 
-from jobqueue.admin import acting, bulk
+from jobqueue.admin import bulk_action, perform
 from jobqueue.context import Control, JobContext
 from jobqueue.exceptions import JobCancelled
 from jobqueue.models import Job, JobEvent
@@ -21,13 +21,13 @@ def work(job: Job) -> dict[str, Any]:
     """Run the bulk job as a worker would."""
     result = cast(Any, SimpleNamespace(id=str(job.pk)))
     context = JobContext(task_result=result, control=Control())
-    return bulk.run.func(context, *job.args, **job.kwargs)
+    return bulk_action.run.func(context, *job.args, **job.kwargs)
 
 
 @pytest.fixture
 def dead(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acting, "AT_ONCE", 5)
-    monkeypatch.setattr(bulk, "SLICE", 4)
+    monkeypatch.setattr(perform, "AT_ONCE", 5)
+    monkeypatch.setattr(bulk_action, "SLICE", 4)
     for _ in range(20):
         rows.job(State.DEAD)
 
@@ -39,7 +39,7 @@ def test_many_jobs_are_worked_through_by_a_job_of_its_own(operator: Client, dead
     assert "in slices by a job of its own" in asked.content.decode()
     form = FORM | {"reason": "fixed", "nonce": "n1", "as_of": timezone.now().isoformat()}
     answer = operator.post("/admin/jobqueue/job/act/retry/", form)
-    job = Job.objects.get(task="jobqueue.admin.bulk.run")
+    job = Job.objects.get(task="jobqueue.admin.bulk_action.run")
     assert answer["Location"] == f"/admin/jobqueue/job/{job.pk}/"
     assert Job.objects.filter(state=State.DEAD).count() == 20
     assert work(job) == {"changed": 20, "asked": 0, "left": {}}
@@ -52,14 +52,14 @@ def test_a_double_click_makes_one_job(operator: Client, dead: None) -> None:
     form = FORM | {"nonce": "n1", "as_of": timezone.now().isoformat()}
     for _ in range(3):
         operator.post("/admin/jobqueue/job/act/retry/", form)
-    assert Job.objects.filter(task="jobqueue.admin.bulk.run").count() == 1
+    assert Job.objects.filter(task="jobqueue.admin.bulk_action.run").count() == 1
 
 
 def test_it_stops_between_slices_when_it_is_cancelled_and_goes_on_when_run_again(
     operator: Client, dead: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     operator.post("/admin/jobqueue/job/act/retry/", FORM)
-    job = Job.objects.get(task="jobqueue.admin.bulk.run")
+    job = Job.objects.get(task="jobqueue.admin.bulk_action.run")
     slices: list[object] = []
 
     def stop(self: JobContext) -> None:
@@ -80,7 +80,7 @@ def test_jobs_that_came_later_are_left_alone_and_so_is_the_bulk_job_itself(
     for _ in range(10):
         rows.job()
     operator.post("/admin/jobqueue/job/act/cancel/", FORM | {"filter": "state=READY"})
-    job = Job.objects.get(task="jobqueue.admin.bulk.run")
+    job = Job.objects.get(task="jobqueue.admin.bulk_action.run")
     later = rows.job(enqueued_at=timezone.now())
     assert work(job)["changed"] == 10
     for untouched in (job, later):

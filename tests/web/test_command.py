@@ -8,7 +8,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from django.utils import timezone
 
-from jobqueue import doctor
+from jobqueue.insight import doctor
 from jobqueue.models import Job, Queue
 from jobqueue.states import State
 from tests.web import rows

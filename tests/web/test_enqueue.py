@@ -11,7 +11,7 @@ from django.tasks.exceptions import InvalidTask
 from structlog.contextvars import bound_contextvars
 
 import jobqueue
-from jobqueue import conf, wake
+from jobqueue import conf, notify
 from jobqueue.context import current_job
 from jobqueue.exceptions import ArgumentsError, EnqueueError
 from jobqueue.models import Job
@@ -231,8 +231,8 @@ def test_a_wake_is_sent_for_a_job_after_an_inner_block_was_rolled_back(heard) ->
 
 
 def test_wakes_close_together_are_spared_but_for_something_more_urgent(heard, monkeypatch) -> None:
-    monkeypatch.setattr(wake, "THIN_SECONDS", 60.0)
-    monkeypatch.setattr(wake, "_latest", {})
+    monkeypatch.setattr(notify, "THIN_SECONDS", 60.0)
+    monkeypatch.setattr(notify, "_latest", {})
     for priority in (0, 0, 5, 5, -1):
         send.using(priority=priority).enqueue()
     assert heard(2) == [
@@ -249,10 +249,10 @@ def test_one_transaction_sends_one_wake_with_its_most_urgent_priority(heard) -> 
 
 
 def test_a_wake_that_failed_spares_none(heard, monkeypatch) -> None:
-    monkeypatch.setattr(wake, "THIN_SECONDS", 60.0)
-    monkeypatch.setattr(wake, "_latest", {})
+    monkeypatch.setattr(notify, "THIN_SECONDS", 60.0)
+    monkeypatch.setattr(notify, "_latest", {})
     with monkeypatch.context() as broken:
-        broken.setattr(wake, "NOTIFY", b"SELECT no_such_function(%b)")
+        broken.setattr(notify, "NOTIFY", b"SELECT no_such_function(%b)")
         send.enqueue()
     send.enqueue()
     assert heard(1) == [{"kind": "ready", "queue": "default", "priority": 0}]
@@ -273,7 +273,7 @@ def test_many_jobs_wake_each_queue_once(heard) -> None:
 
 def test_a_queue_s_name_is_sent_as_it_is(heard) -> None:
     name = 'it\'s \\ a "quéue"'
-    wake.tell_ready(name, 3)
+    notify.tell_ready(name, 3)
     assert heard(1) == [{"kind": "ready", "queue": name, "priority": 3}]
 
 
@@ -281,7 +281,7 @@ def test_a_wake_that_met_a_lost_session_leaves_it_to_be_replaced(
     transactional_db: None, monkeypatch, capsys
 ) -> None:
     monkeypatch.setattr(
-        "jobqueue.wake.NOTIFY", b"SELECT pg_terminate_backend(pg_backend_pid()), %b"
+        "jobqueue.notify.NOTIFY", b"SELECT pg_terminate_backend(pg_backend_pid()), %b"
     )
     send.enqueue()
     assert '"event": "wake_failed"' in capsys.readouterr().err
@@ -308,7 +308,7 @@ def test_a_job_can_be_enqueued_in_a_transaction_that_django_does_not_manage(hear
 def test_a_failed_wake_is_logged_and_the_job_stays(
     transactional_db: None, monkeypatch, capsys
 ) -> None:
-    monkeypatch.setattr("jobqueue.wake.NOTIFY", b"SELECT no_such_function(%b)")
+    monkeypatch.setattr("jobqueue.notify.NOTIFY", b"SELECT no_such_function(%b)")
     send.enqueue()
     assert Job.objects.count() == 1
     assert '"event": "wake_failed"' in capsys.readouterr().err

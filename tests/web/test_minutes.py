@@ -8,7 +8,7 @@ from django.utils import timezone
 from jobqueue import conf
 from jobqueue.models import Minute
 from jobqueue.states import State
-from jobqueue.store import minutes
+from jobqueue.store import minute_stats
 from tests.web import rows
 
 pytestmark = [pytest.mark.spec("S226"), pytest.mark.django_db(transaction=True)]
@@ -18,7 +18,7 @@ def write() -> bool:
     async def once() -> bool:
         parameters = conf.connection_parameters()
         async with await psycopg.AsyncConnection.connect(autocommit=True, **parameters) as link:
-            return await minutes.write(link)
+            return await minute_stats.write(link)
 
     return asyncio.run(once())
 

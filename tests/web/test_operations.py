@@ -7,7 +7,7 @@ from django.db import connection, connections, transaction
 from django.tasks.signals import task_finished
 from django.utils import timezone
 
-from jobqueue import operations, wake
+from jobqueue import notify, operations
 from jobqueue.models import Attempt, Job, JobEvent, Queue
 from jobqueue.results import load
 from jobqueue.states import FINAL, TRANSITIONS, State, Verb
@@ -23,7 +23,7 @@ VERBS = {
 @pytest.fixture
 def news(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
     heard: list[tuple[str, dict[str, Any]]] = []
-    monkeypatch.setattr(wake.Wake, "add", lambda self, kind, facts: heard.append((kind, facts)))
+    monkeypatch.setattr(notify.Wake, "add", lambda self, kind, facts: heard.append((kind, facts)))
     return heard
 
 
@@ -135,7 +135,7 @@ def test_what_is_no_job_is_refused_with_what_to_write(wrong: Any) -> None:
 def test_a_filter_is_worked_through_in_batches_with_honest_counts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(operations, "BATCH", 7)
+    monkeypatch.setattr(operations.jobs, "BATCH", 7)
     dead = [rows.job(State.DEAD).pk for _ in range(20)]
     rows.job(State.SUCCEEDED)
     result = operations.retry(Job.objects.all())
@@ -148,9 +148,9 @@ def test_a_filter_is_worked_through_in_batches_with_honest_counts(
 @pytest.mark.spec("S127")
 @pytest.mark.django_db(transaction=True)
 def test_what_a_stopped_bulk_action_had_done_stays_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operations, "BATCH", 5)
+    monkeypatch.setattr(operations.jobs, "BATCH", 5)
     jobs = [rows.job() for _ in range(12)]
-    real, calls = operations._batch, []
+    real, calls = operations.jobs._batch, []
 
     def failing(*args: Any) -> operations.Result:
         calls.append(args)
@@ -158,7 +158,7 @@ def test_what_a_stopped_bulk_action_had_done_stays_done(monkeypatch: pytest.Monk
             raise RuntimeError("power cut")
         return real(*args)
 
-    monkeypatch.setattr(operations, "_batch", failing)
+    monkeypatch.setattr(operations.jobs, "_batch", failing)
     with pytest.raises(RuntimeError):
         operations.cancel([job.pk for job in jobs])
     assert Job.objects.filter(state=State.CANCELLED).count() == 10

@@ -15,7 +15,7 @@ from django.utils import timezone
 from jobqueue import conf, operations
 from jobqueue.models import Job
 from jobqueue.states import Outcome, State
-from jobqueue.store import claims, endings
+from jobqueue.store import claims, finish
 from tests.web import rows
 
 ROUNDS, JOBS = 20, 200
@@ -48,7 +48,7 @@ async def work(stop: threading.Event, started: dict[int, int]) -> None:
             for claim in taken:
                 started[claim.id] = started.get(claim.id, 0) + 1
             told = [
-                endings.Ending(
+                finish.Ending(
                     id=claim.id,
                     token=claim.token,
                     outcome=dice.choice([Outcome.SUCCEEDED, Outcome.FAILED, Outcome.SNOOZED, None]),
@@ -56,7 +56,7 @@ async def work(stop: threading.Event, started: dict[int, int]) -> None:
                 for claim in taken
             ]
             while told:
-                answers = await endings.finish(connection, worker, told)
+                answers = await finish.finish(connection, worker, told)
                 busy = {answer.token for answer in answers if answer.busy}
                 assert not [answer for answer in answers if answer.refused]
                 told = [ending for ending in told if ending.token in busy]

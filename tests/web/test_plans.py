@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from jobqueue import stats
-from jobqueue.admin import joblist
+from jobqueue.admin import job_changelist
 from jobqueue.admin.filters import AGES, TABS, Filters
+from jobqueue.insight import stats
 from tests.store.test_statements import FILL, TABLES
 
 FILTERS = [
@@ -48,7 +48,7 @@ class Plans:
 def plans(db: None, monkeypatch: pytest.MonkeyPatch) -> Plans:
     # As small beside this table as the real ones are beside millions.
     for name in ("WINDOW", "TEXT_WINDOW", "EACH_WAITING"):
-        monkeypatch.setattr(joblist, name, 100)
+        monkeypatch.setattr(job_changelist, name, 100)
     with connection.cursor() as cursor:
         cursor.execute(FILL)
     return Plans()
@@ -59,9 +59,9 @@ def test_no_list_of_jobs_reads_a_whole_table(plans: Plans) -> None:
     with connection.execute_wrapper(plans):
         for state in TABS:
             for given in FILTERS:
-                page = joblist.fetch(Filters(state=state, **given))
+                page = job_changelist.fetch(Filters(state=state, **given))
                 if page.next:
-                    joblist.fetch(Filters(state=state, **given), after=page.next)
+                    job_changelist.fetch(Filters(state=state, **given), after=page.next)
     assert plans.whole == {}
     assert plans.seen > len(TABS) * len(FILTERS)
 

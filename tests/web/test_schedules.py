@@ -4,15 +4,16 @@ from datetime import UTC, datetime
 
 import pytest
 
-from jobqueue import schedule, schedules
+from jobqueue import schedule
 from jobqueue.models import Schedule
-from jobqueue.schedules import ScheduleError, synchronise
+from jobqueue.scheduling import declared
+from jobqueue.scheduling.declared import ScheduleError, synchronise
 from tests.sample_tasks import post, send
 
 
 @pytest.fixture(autouse=True)
 def _nothing_declared(monkeypatch):
-    monkeypatch.setattr(schedules, "_declared", {})
+    monkeypatch.setattr(declared, "_declared", {})
 
 
 def declare(**changes):
@@ -20,7 +21,7 @@ def declare(**changes):
 
 
 def declare_anew(**changes):
-    schedules._declared.clear()
+    declared._declared.clear()
     declare(**changes)
 
 
@@ -47,7 +48,7 @@ def declare_anew(**changes):
 def test_a_wrong_declaration_is_refused_with_a_sentence(changes, says):
     with pytest.raises(ScheduleError, match=says):
         declare(**changes)
-    assert schedules._declared == {}
+    assert declared._declared == {}
 
 
 def test_two_declarations_of_one_name_are_refused():
@@ -129,7 +130,7 @@ def test_a_schedule_of_an_operator_is_never_touched(db):
 def test_a_schedule_that_code_declares_no_more_is_reported_and_left(db):
     declare()
     synchronise()
-    schedules._declared.clear()
+    declared._declared.clear()
     assert synchronise().undeclared == ["nightly"]
     assert Schedule.objects.get().enabled
 
@@ -153,8 +154,8 @@ def test_switching_on_again_clears_the_record(db):
     declare()
     synchronise()
     Schedule.objects.update(enabled=False, disabled_reason="automatic: x", strikes=3)
-    assert schedules.switch(Schedule.objects.all(), enabled=True) == 1
+    assert declared.switch(Schedule.objects.all(), enabled=True) == 1
     row = Schedule.objects.get()
     assert (row.enabled, row.strikes, row.disabled_reason) == (True, 0, "")
     assert row.next_run_at is None
-    assert schedules.switch(Schedule.objects.all(), enabled=True) == 0
+    assert declared.switch(Schedule.objects.all(), enabled=True) == 0

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from jobqueue import why
+from jobqueue.insight import why
 from jobqueue.models import Queue
 from jobqueue.states import FINAL, State
 from tests.web import rows

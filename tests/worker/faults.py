@@ -2,7 +2,7 @@
 
 import asyncio
 
-from jobqueue.worker.held import Held
+from jobqueue.worker.inflight import Held
 
 
 class Handlers:
@@ -20,12 +20,12 @@ class Handlers:
         self.started.append(held)
 
     def give_back(self, held):
-        from jobqueue.worker import outcomes
+        from jobqueue.worker.outcomes import classify
 
         self.returned.append(held)
         self.registry.end(held)
         if self.finisher is not None:
-            self.finisher.put(held, outcomes.unstarted(held.claim))
+            self.finisher.put(held, classify.unstarted(held.claim))
 
 
 class Told:

@@ -9,11 +9,11 @@ import pytest_asyncio
 from jobqueue.conf import Settings
 from jobqueue.states import Outcome
 from jobqueue.store.connections import Session
-from jobqueue.store.endings import Ending
-from jobqueue.worker.claimer import Claimer
-from jobqueue.worker.finisher import Finisher
-from jobqueue.worker.held import Fate, Registry
-from jobqueue.worker.weather import Outages, Patience
+from jobqueue.store.finish import Ending
+from jobqueue.worker.claiming.claimer import Claimer
+from jobqueue.worker.inflight import Fate, Registry
+from jobqueue.worker.outages import Outages, Patience
+from jobqueue.worker.outcomes.completer import Finisher
 from tests.processes.proxy import Proxy
 from tests.rows import one
 from tests.worker.faults import Handlers, Told, end

@@ -9,7 +9,7 @@ from uuid import uuid4
 from jobqueue import conf, operations
 from jobqueue.conf import Settings
 from jobqueue.store.claims import Claim
-from jobqueue.worker.held import Held, Registry
+from jobqueue.worker.inflight import Held, Registry
 from jobqueue.worker.worker import Orders, Worker
 from tests.children import wait_until
 

@@ -16,8 +16,8 @@ from django.db import connections
 from jobqueue.conf import Settings
 from jobqueue.models import Attempt, Job
 from jobqueue.states import FINAL, Phase, State
-from jobqueue.worker.executor import Executor
-from jobqueue.worker.orders import Orders
+from jobqueue.worker.execution.executor import Executor
+from jobqueue.worker.options import Orders
 from jobqueue.worker.worker import Worker
 from tests.children import wait_until
 

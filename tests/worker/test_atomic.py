@@ -18,8 +18,8 @@ from django.utils import timezone
 from jobqueue import operations
 from jobqueue.models import Attempt, Job
 from jobqueue.states import Reason, State
-from jobqueue.worker import outcomes
-from jobqueue.worker.held import Fate
+from jobqueue.worker.inflight import Fate
+from jobqueue.worker.outcomes import classify
 from tests.worker import jobs
 from tests.worker.running import active, attempts, open_transactions, sql
 
@@ -314,7 +314,7 @@ def test_no_interrupt_lands_between_the_last_line_and_the_commit(work, body, sha
     held = running.held(job)
     shared.events["go"].set()
     running.wait(lambda: held.recording is not None)
-    for why in (outcomes.Stop.TIMEOUT, outcomes.Stop.CANCEL, outcomes.Stop.TIMEOUT):
+    for why in (classify.Stop.TIMEOUT, classify.Stop.CANCEL, classify.Stop.TIMEOUT):
         running.on_loop(running.executor.stop, held, why)
         time.sleep(0.3)
     other.rollback()
@@ -364,7 +364,7 @@ def test_a_job_stored_as_atomic_whose_task_became_a_coroutine_does_not_run(work)
 @pytest.mark.spec("S83")
 def test_no_connection_to_begin_with_is_nobodys_failure(work, body, monkeypatch):
     running = work()
-    monkeypatch.setattr(outcomes, "NO_CONNECTION_SECONDS", 0.1)
+    monkeypatch.setattr(classify, "NO_CONNECTION_SECONDS", 0.1)
     wrapper, refused = type(connections["default"]), []
     ensure = wrapper.ensure_connection
 

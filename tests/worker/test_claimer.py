@@ -6,12 +6,12 @@ import random
 import pytest
 import structlog
 
-from jobqueue import wake
+from jobqueue import notify
 from jobqueue.conf import Settings
 from jobqueue.store import claims
 from jobqueue.store.connections import Session
-from jobqueue.worker import claimer
-from jobqueue.worker.held import Fate
+from jobqueue.worker.claiming import claimer
+from jobqueue.worker.inflight import Fate
 from tests.rows import add_job, ahead, job_row, one
 from tests.waiting import until
 from tests.worker.faults import end
@@ -174,7 +174,7 @@ async def test_a_round_whose_answer_is_lost_goes_back_uncounted(
     jobs = [await add_job(connection, max_attempts=1) for _ in range(3)]
     intake = make()
     if fault == "silence":
-        monkeypatch.setattr("jobqueue.worker.rounds.CALL_SECONDS", 0.5)
+        monkeypatch.setattr("jobqueue.worker.claiming.claim_round.CALL_SECONDS", 0.5)
     intake.run()
     # Committed at the server; the answer never comes.
     await until(lambda: _is_running(connection, 3))
@@ -206,7 +206,7 @@ async def test_the_statement_of_a_lost_round_is_ended_before_anything_else_is_cl
     job, other = await add_job(connection), await connect()
     intake = make()
     await intake.claimer.session.open(5)
-    monkeypatch.setattr("jobqueue.worker.rounds.CALL_SECONDS", 0.5)
+    monkeypatch.setattr("jobqueue.worker.claiming.claim_round.CALL_SECONDS", 0.5)
     pid = intake.claimer.rounds.backend.pid
     async with other.transaction():
         await other.execute("LOCK TABLE jobqueue_queue IN ACCESS EXCLUSIVE MODE")
@@ -241,7 +241,7 @@ async def test_where_the_old_session_cannot_be_found_rows_that_turn_up_late_are_
     claim = claims.claim
     monkeypatch.setattr(claims, "backend", pooled)
     monkeypatch.setattr(claims, "claim", never_sent)
-    monkeypatch.setattr("jobqueue.worker.doubts.ASK_SECONDS", 0.05)
+    monkeypatch.setattr("jobqueue.worker.claiming.lost_claims.ASK_SECONDS", 0.05)
     intake.run()
     await until(lambda: late)
     monkeypatch.setattr(claims, "claim", _nothing)
@@ -320,7 +320,7 @@ async def test_the_fifth_bug_in_a_row_ends_the_service(
 
 
 def test_what_a_sender_spares_is_looked_for_later_than_it_can_be_committed():
-    assert claimer.THIN_SECONDS >= wake.THIN_SECONDS
+    assert claimer.THIN_SECONDS >= notify.THIN_SECONDS
     assert 0.9 * claimer.PAUSE_SECONDS > claimer.THIN_SECONDS
 
 

@@ -11,10 +11,11 @@ import pytest_asyncio
 from psycopg.rows import dict_row
 
 from jobqueue.states import Outcome
-from jobqueue.store import claims, endings, exchange, reclaims
-from jobqueue.store.endings import Ending
-from jobqueue.worker.held import Fate
-from jobqueue.worker.tokens import new_tokens
+from jobqueue.store import claims, finish_and_claim, reclaims
+from jobqueue.store import finish as store_finish
+from jobqueue.store.finish import Ending
+from jobqueue.worker.claiming.tokens import new_tokens
+from jobqueue.worker.inflight import Fate
 from tests.rows import add_job, history, job_row, one
 from tests.waiting import until
 from tests.worker.faults import end
@@ -34,13 +35,13 @@ async def slots(connection):
 @pytest.fixture
 def exchanged(monkeypatch):
     """What was written along with a claim; nothing is written before it can be."""
-    real, seen = exchange.exchange, []
+    real, seen = finish_and_claim.exchange, []
 
     async def noted(*args):
         seen.append([ending.id for ending in args[-1]])
         return await real(*args)
 
-    monkeypatch.setattr(exchange, "exchange", noted)
+    monkeypatch.setattr(finish_and_claim, "exchange", noted)
     return seen
 
 
@@ -99,7 +100,7 @@ async def test_when_its_answer_is_lost_outcomes_are_repeated_and_claims_are_look
 ):
     intake, jobs = await fill(make, connection, 6)
     if fault == "silence":
-        monkeypatch.setattr("jobqueue.worker.rounds.CALL_SECONDS", 0.5)
+        monkeypatch.setattr("jobqueue.worker.claiming.claim_round.CALL_SECONDS", 0.5)
     proxy.only = "claim"
     proxy.swallow, proxy.swallow_answers = not has_happened, True
     async with finisher_at_rest(intake):
@@ -194,14 +195,14 @@ async def test_at_a_stop_in_its_middle_outcomes_stand_and_claims_go_back(
     make, connection, monkeypatch, slots
 ):
     intake, jobs = await fill(make, connection)
-    real = exchange.exchange
+    real = finish_and_claim.exchange
 
     async def stopped_meanwhile(*args):
         answer = await real(*args)
         intake.claimer.stop()
         return answer
 
-    monkeypatch.setattr(exchange, "exchange", stopped_meanwhile)
+    monkeypatch.setattr(finish_and_claim, "exchange", stopped_meanwhile)
     async with finisher_at_rest(intake):
         finish(intake, *jobs[:SLOTS])
         await intake.tasks[0]
@@ -250,7 +251,7 @@ async def test_a_finisher_that_is_closed_meanwhile_ends_with_the_answer(make, co
     intake.finisher.close()
     for _ in range(3):
         await asyncio.sleep(0)
-    answers = await endings.finish(
+    answers = await store_finish.finish(
         connection, intake.claimer.intake.worker, [waiting.ending for waiting in batch]
     )
     intake.finisher.heard(batch, answers)
@@ -263,7 +264,7 @@ async def test_through_any_weather_each_job_ends_once_and_no_slot_is_given_twice
     make, connection, proxy, slots, monkeypatch
 ):
     """Cuts at any moment of forty rounds, by which each job has its one outcome all the same."""
-    monkeypatch.setattr("jobqueue.worker.doubts.ASK_SECONDS", 0.05)
+    monkeypatch.setattr("jobqueue.worker.claiming.lost_claims.ASK_SECONDS", 0.05)
     intake, jobs = await fill(make, connection, 60)
     for service in (intake.claimer, intake.finisher):
         service.patience._backoff.most = 0.05
@@ -304,7 +305,7 @@ async def test_more_locked_rows_than_free_slots_are_no_error(connection, connect
     other = await connect()
     async with other.transaction():
         await other.execute("SELECT FROM jobqueue_job FOR UPDATE")
-        answers, claimed = await exchange.exchange(
+        answers, claimed = await finish_and_claim.exchange(
             connection, "default", worker, new_tokens(1), 30.0, None, ended
         )
     assert (answers, claimed) == ([], [])
@@ -333,7 +334,7 @@ async def test_an_exchange_leaves_the_same_rows_as_a_finish(connection):
     results = [None, "null", '"one"', '{"a": [1, null]}', '"\\"\\\\ {},"']
     job, attempt = "SELECT * FROM jobqueue_job WHERE id = %s", "SELECT * FROM jobqueue_attempt"
     rows = []
-    for write in (_by_exchange, endings.finish):
+    for write in (_by_exchange, store_finish.finish):
         worker, ids = uuid4(), [await add_job(connection) for _ in results]
         await connection.execute(
             "UPDATE jobqueue_job SET attempts = 2, failures = 1, reason = 'retry', "
@@ -354,7 +355,9 @@ async def test_an_exchange_leaves_the_same_rows_as_a_finish(connection):
 
 
 async def _by_exchange(connection, worker, ended):
-    written, claimed = await exchange.exchange(connection, "none", worker, [], 30.0, None, ended)
+    written, claimed = await finish_and_claim.exchange(
+        connection, "none", worker, [], 30.0, None, ended
+    )
     assert claimed == []
     return written
 
@@ -389,13 +392,13 @@ async def test_a_row_that_changes_behind_the_snapshot_is_written_or_left_but_nev
         await add_job(connection)
     rows = await claims.claim(connection, "default", worker, new_tokens(3), 30.0)
     ended = [Ending(id=row.id, token=row.token, outcome=Outcome.SUCCEEDED) for row in rows]
-    waiting = exchange.EXCHANGE.replace(
+    waiting = finish_and_claim.EXCHANGE.replace(
         "    ORDER BY j.id\n", "    AND (SELECT pg_advisory_lock(7)::text) = '' ORDER BY j.id\n", 1
     )
-    monkeypatch.setattr(exchange, "EXCHANGE", waiting)
+    monkeypatch.setattr(finish_and_claim, "EXCHANGE", waiting)
     await other.execute("SELECT pg_advisory_lock(7)")
     sent = asyncio.ensure_future(
-        exchange.exchange(connection, "default", worker, new_tokens(3), 30.0, None, ended)
+        finish_and_claim.exchange(connection, "default", worker, new_tokens(3), 30.0, None, ended)
     )
     await until(
         lambda: one(

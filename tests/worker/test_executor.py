@@ -18,7 +18,7 @@ from django.contrib.auth.models import Group
 from jobqueue import operations
 from jobqueue.models import Job
 from jobqueue.states import Reason, State
-from jobqueue.worker import outcomes
+from jobqueue.worker.outcomes import classify
 from tests.worker import jobs
 from tests.worker.running import attempts, sql
 
@@ -114,7 +114,7 @@ def test_a_module_that_breaks_at_its_import_parks_its_job_and_hurts_nobody(work,
 
 @pytest.mark.spec("S61")
 def test_a_parked_job_runs_when_newer_code_knows_it(work, module, monkeypatch):
-    monkeypatch.setattr(outcomes, "PARK_SECONDS", 0.2)
+    monkeypatch.setattr(classify, "PARK_SECONDS", 0.2)
     running = work(poll_seconds=0.2)
     job = enqueue("arrives.work", args=[7])
     assert parked(running, job)
@@ -264,15 +264,15 @@ def test_the_last_progress_wins_and_is_stored_with_the_outcome(work, body):
 def test_progress_is_stored_while_the_handler_runs_at_most_twice_a_second(
     work, body, shared, monkeypatch
 ):
-    from jobqueue.store import endings
+    from jobqueue.store import finish
 
-    writes, store = [], endings.progress
+    writes, store = [], finish.progress
 
     async def counted(connection, news):
         writes.append(asyncio.get_running_loop().time())
         return await store(connection, news)
 
-    monkeypatch.setattr(endings, "progress", counted)
+    monkeypatch.setattr(finish, "progress", counted)
     running = work()
 
     def handler(context):

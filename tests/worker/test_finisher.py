@@ -8,12 +8,12 @@ import pytest
 import pytest_asyncio
 
 from jobqueue.states import Outcome
-from jobqueue.store import claims, endings
+from jobqueue.store import claims, finish
 from jobqueue.store.connections import Session
-from jobqueue.store.endings import Ending
-from jobqueue.worker.finisher import Finisher
-from jobqueue.worker.held import Fate, Registry
-from jobqueue.worker.weather import Outages, Patience
+from jobqueue.store.finish import Ending
+from jobqueue.worker.inflight import Fate, Registry
+from jobqueue.worker.outages import Outages, Patience
+from jobqueue.worker.outcomes.completer import Finisher
 from tests.processes.proxy import Proxy
 from tests.rows import add_job, history, job_row, one
 from tests.waiting import until
@@ -140,7 +140,7 @@ async def test_a_missing_right_is_a_bug_and_not_the_outcome_s_fault(desk, monkey
     async def refused(*args):
         raise psycopg.errors.InsufficientPrivilege
 
-    monkeypatch.setattr(endings, "finish", refused)
+    monkeypatch.setattr(finish, "finish", refused)
     monkeypatch.setattr("random.uniform", lambda low, high: 0.0)
     (held,) = await desk.claim()
     desk.put(held)

@@ -11,7 +11,7 @@ from structlog.contextvars import get_contextvars
 
 from jobqueue.models import Job, JobEvent
 from jobqueue.states import FINAL, State
-from jobqueue.worker.rounds import Intake
+from jobqueue.worker.claiming.claim_round import Intake
 from tests.worker import jobs
 
 COLOUR = contextvars.ContextVar("colour", default="none")

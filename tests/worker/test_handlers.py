@@ -14,11 +14,11 @@ from jobqueue import operations
 from jobqueue.exceptions import JobCancelled
 from jobqueue.models import Job
 from jobqueue.states import Reason, State
-from jobqueue.worker import handlers as handlers_module
-from jobqueue.worker.handlers import run_coroutine
-from jobqueue.worker.held import Held
-from jobqueue.worker.lanes import Lanes
-from jobqueue.worker.strays import Strays
+from jobqueue.worker.execution import invocation as handlers_module
+from jobqueue.worker.execution.invocation import run_coroutine
+from jobqueue.worker.execution.strays import Strays
+from jobqueue.worker.inflight import Held
+from jobqueue.worker.threads.handler_thread import Lanes
 from tests.worker import jobs
 from tests.worker.parts import claim
 from tests.worker.running import active, attempts

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from jobqueue.conf import TOLERATED_FAILED_BEATS, Settings
 from jobqueue.store import reclaims
 from jobqueue.store.connections import Session
+from jobqueue.store.error_classes import CallTimeout
 from jobqueue.store.events import Note
-from jobqueue.store.failures import CallTimeout
-from jobqueue.worker.heartbeat import LEAST_SECONDS, Heartbeat
-from jobqueue.worker.held import Registry
-from jobqueue.worker.orders import Orders, identity
-from jobqueue.worker.trust import Trust
-from jobqueue.worker.watchdog import Watchdog
-from jobqueue.worker.weather import Outages, Patience
+from jobqueue.worker.inflight import Registry
+from jobqueue.worker.lease.heartbeat import LEAST_SECONDS, Heartbeat
+from jobqueue.worker.lease.lease_guard import Trust
+from jobqueue.worker.options import Orders, identity
+from jobqueue.worker.outages import Outages, Patience
+from jobqueue.worker.process.watchdog import Watchdog
 from tests.rows import add_running, ahead, job_row, one
 from tests.waiting import until
 from tests.worker.parts import SHORT, StoppingExecutor, hold, settings

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from jobqueue.worker.held import Fate, Registry, Stop
+from jobqueue.worker.inflight import Fate, Registry, Stop
 from tests.worker.parts import claim, hold
 
 

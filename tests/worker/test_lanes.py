@@ -15,9 +15,9 @@ from django.db import DatabaseError, InternalError, connection, connections, tra
 from jobqueue import operations
 from jobqueue.models import Job
 from jobqueue.states import State
-from jobqueue.worker import lanes as lanes_module
-from jobqueue.worker import orm
-from jobqueue.worker.lanes import Lane, Lanes
+from jobqueue.worker.threads import handler_thread as lanes_module
+from jobqueue.worker.threads import orm_connections
+from jobqueue.worker.threads.handler_thread import Lane, Lanes
 from tests.children import wait_until
 from tests.worker import jobs
 from tests.worker.running import active, attempts, open_transactions, sql
@@ -251,7 +251,7 @@ def test_a_session_that_may_only_read_is_not_kept(lane):
     ],
 )
 def test_ordinary_statements_keep_the_session(harmless):
-    assert not orm.changes_session(harmless)
+    assert not orm_connections.changes_session(harmless)
 
 
 def _left_open():

@@ -15,8 +15,8 @@ import structlog
 
 from jobqueue.conf import Settings
 from jobqueue.store import leadership
-from jobqueue.store.failures import CallTimeout
-from jobqueue.worker.leader import Leader
+from jobqueue.store.error_classes import CallTimeout
+from jobqueue.worker.leadership.election import Leader
 from tests.rows import add_job, add_running, add_worker, ago, ahead, insert, job_row, one
 from tests.waiting import until
 
@@ -170,7 +170,7 @@ async def test_a_follower_sends_nothing_while_beats_show_a_leader(start, monkeyp
     await until(lambda: follower._session.born and follower._session.connection is None)
     calls = []
     monkeypatch.setattr(follower._session, "call", calls.append)
-    monkeypatch.setattr("jobqueue.worker.leader.LOOK_SECONDS", 0.02)
+    monkeypatch.setattr("jobqueue.worker.leadership.election.LOOK_SECONDS", 0.02)
     for _ in range(20):
         follower.occupied()
         await asyncio.sleep(0.01)
@@ -393,7 +393,7 @@ async def test_an_outage_is_told_once_however_often_a_leader_tries(start, monkey
         tries.append(verb)
         raise psycopg.OperationalError("the server is away")
 
-    monkeypatch.setattr("jobqueue.worker.leader.LOOK_SECONDS", 0.1)
+    monkeypatch.setattr("jobqueue.worker.leadership.election.LOOK_SECONDS", 0.1)
     with structlog.testing.capture_logs() as entries:
         leader = start(replace(SHORT, heartbeat_seconds=0.1))
         await until(lambda: leader.is_leading)

@@ -163,7 +163,7 @@ def test_stacks_name_the_handlers_own_lines(work, body, shared):
 
     job = jobs.acall.enqueue(body(waits_here))
     assert shared.events["in"].wait(20)
-    from jobqueue.worker import stacks
+    from jobqueue.worker.process import stacks
 
     held = running.held(job)
     assert wait_until(lambda: "waits_here" in running.on_loop(stacks.of_handler, held))

@@ -7,10 +7,10 @@ from uuid import uuid4
 import pytest
 import pytest_asyncio
 
-from jobqueue.store import beats
-from jobqueue.worker.listener import Listener
-from jobqueue.worker.news import News
-from jobqueue.worker.weather import Outages, Patience
+from jobqueue.store import heartbeat
+from jobqueue.worker.notifications.dispatch import News
+from jobqueue.worker.notifications.listener import Listener
+from jobqueue.worker.outages import Outages, Patience
 from tests.processes.proxy import Proxy
 from tests.rows import one
 from tests.waiting import until
@@ -47,7 +47,7 @@ class Ear:
         proof = self.listener.next_proof()
         given = {"lease": 30.0, "phase": "", "wake": self.listener.state}
         channel = self.listener.channel
-        await beats.beat(self.connection, self.me, [], channel=channel, proof=proof, **given)
+        await heartbeat.beat(self.connection, self.me, [], channel=channel, proof=proof, **given)
 
     async def proven(self):
         async def beaten():
@@ -160,7 +160,7 @@ async def test_a_connection_that_only_looks_alive_is_replaced(ear, proxy, caplog
 async def test_where_no_notification_ever_arrives_it_says_so_once_and_the_worker_polls(
     parameters, proxy, connection, capsys, monkeypatch
 ):
-    monkeypatch.setattr("jobqueue.worker.listener.PROOF_SECONDS", 0.01)
+    monkeypatch.setattr("jobqueue.worker.notifications.listener.PROOF_SECONDS", 0.01)
     ear = Ear(parameters, proxy, connection)
     ear.listener._silence.first = 0.01
     ear.listener.channel = "jobqueue_elsewhere"  # as if a pooler had kept the LISTEN to itself

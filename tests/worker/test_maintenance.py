@@ -6,9 +6,9 @@ import contextlib
 import psycopg
 import pytest
 
-from jobqueue.store.failures import CallTimeout
-from jobqueue.worker import maintenance
-from jobqueue.worker.maintenance import Maintenance, Step, StuckError
+from jobqueue.store.error_classes import CallTimeout
+from jobqueue.worker.leadership import maintenance
+from jobqueue.worker.leadership.maintenance import Maintenance, Step, StuckError
 from tests.waiting import until
 
 

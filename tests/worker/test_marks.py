@@ -11,13 +11,13 @@ import pytest_asyncio
 from jobqueue.conf import Settings
 from jobqueue.store import claims
 from jobqueue.store.connections import Session
-from jobqueue.worker import claimer, marks
-from jobqueue.worker.claimer import Claimer
-from jobqueue.worker.finisher import Finisher
-from jobqueue.worker.held import Fate, Registry
-from jobqueue.worker.marks import Marks
-from jobqueue.worker.tokens import new_tokens
-from jobqueue.worker.weather import Outages, Patience
+from jobqueue.worker.claiming import claimer, scan_cursor
+from jobqueue.worker.claiming.claimer import Claimer
+from jobqueue.worker.claiming.scan_cursor import Marks
+from jobqueue.worker.claiming.tokens import new_tokens
+from jobqueue.worker.inflight import Fate, Registry
+from jobqueue.worker.outages import Outages, Patience
+from jobqueue.worker.outcomes.completer import Finisher
 from tests.rows import Sql, add_job, ago
 from tests.waiting import until
 from tests.worker.faults import Handlers, Told, end
@@ -32,8 +32,8 @@ async def make(parameters, monkeypatch):
     made = []
 
     def make(share=FOR_EVER, settings=CALM):
-        monkeypatch.setattr(marks, "SLOW_SECONDS", -1.0)
-        monkeypatch.setattr(marks, "SHARE", share)
+        monkeypatch.setattr(scan_cursor, "SLOW_SECONDS", -1.0)
+        monkeypatch.setattr(scan_cursor, "SHARE", share)
         intake = Intake(parameters, settings)
         made.append(intake)
         return intake

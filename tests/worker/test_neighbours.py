@@ -8,13 +8,13 @@ import sys
 import pytest
 
 from jobqueue.conf import Settings
-from jobqueue.store import beats, deaths, leadership
+from jobqueue.store import deaths, heartbeat, leadership
 from jobqueue.store.connections import Session
-from jobqueue.worker import kernel
+from jobqueue.worker.process import liveness
 from tests.rows import add_worker, ago, one
 
 pytestmark = [
-    pytest.mark.skipif(kernel.identity().pid_started is None, reason="this system has no /proc"),
+    pytest.mark.skipif(liveness.identity().pid_started is None, reason="this system has no /proc"),
     pytest.mark.spec("S109"),
 ]
 
@@ -24,12 +24,12 @@ def dead():
     """The facts of a process that has ended."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
-    return dataclasses.asdict(dataclasses.replace(kernel.identity(), pid=process.pid))
+    return dataclasses.asdict(dataclasses.replace(liveness.identity(), pid=process.pid))
 
 
 @pytest.fixture
 def mine():
-    return dataclasses.asdict(kernel.identity())
+    return dataclasses.asdict(liveness.identity())
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def settings():
 
 
 def neighbours(parameters, me, settings):
-    return kernel.Neighbours(Session(parameters, "test"), me, settings)
+    return liveness.Neighbours(Session(parameters, "test"), me, settings)
 
 
 async def died(connection, worker):
@@ -107,7 +107,7 @@ async def test_the_beat_shows_silent_neighbours_at_no_further_statement(connecti
     me = await add_worker(connection, **mine)
 
     async def beat():
-        return await beats.beat(connection, me, [], lease=30, phase="RUNNING", wake="")
+        return await heartbeat.beat(connection, me, [], lease=30, phase="RUNNING", wake="")
 
     await add_worker(connection, **dead, last_seen_at=ago(5))
     assert not (await beat()).silent
@@ -120,7 +120,7 @@ async def test_the_beat_calls_the_role_of_a_certified_dead_leader_vacant(connect
     await leadership.elect(connection, leader, 15)
 
     async def beat():
-        return await beats.beat(connection, me, [], lease=30, phase="RUNNING", wake="")
+        return await heartbeat.beat(connection, me, [], lease=30, phase="RUNNING", wake="")
 
     assert (await beat()).leader == leader
     await connection.execute(

@@ -24,9 +24,9 @@ from jobqueue.exceptions import (
 from jobqueue.models import Job
 from jobqueue.states import Outcome, Reason, State
 from jobqueue.store.claims import Claim
-from jobqueue.worker import errors, outcomes
-from jobqueue.worker.attempt import Options
-from jobqueue.worker.held import Held, Stop
+from jobqueue.worker.inflight import Held, Stop
+from jobqueue.worker.outcomes import classify, error_text
+from jobqueue.worker.outcomes.attempt_options import Options
 from tests.worker import jobs
 from tests.worker.running import attempts
 
@@ -72,7 +72,7 @@ def options(**given):
 
 
 def of(error, told=None, *, value=None, landed=False, backoff=None, **given):
-    return outcomes.of(
+    return classify.of(
         held(told, landed, **given), value, error, options(backoff=backoff), SETTINGS
     )
 
@@ -415,7 +415,7 @@ def test_a_result_of_fifty_megabytes_is_refused(work, body):
 def test_a_parked_jobs_delay_doubles_up_to_ten_minutes():
     waited, delays = None, []
     for _ in range(9):
-        ending = outcomes.parked(claim(parked_seconds=waited), "why")
+        ending = classify.parked(claim(parked_seconds=waited), "why")
         assert (ending.outcome, ending.reason) == (None, Reason.UNKNOWN_TASK)
         delays.append(ending.delay)
         waited = sum(delays)
@@ -424,7 +424,7 @@ def test_a_parked_jobs_delay_doubles_up_to_ten_minutes():
 
 @pytest.mark.spec("D76", "D77")
 def test_texts_are_bounded_and_keep_both_ends():
-    message = errors.message_of(ValueError("begin" + "x" * 1_000_000 + "end"))
+    message = error_text.message_of(ValueError("begin" + "x" * 1_000_000 + "end"))
     assert len(message) <= 4_000
     assert message.startswith("begin")
     assert message.endswith("end")
@@ -439,7 +439,7 @@ def test_a_traceback_shows_neither_the_worker_nor_local_variables():
     try:
         handler()
     except ValueError as error:
-        shown = errors.traceback_of(error)
+        shown = error_text.traceback_of(error)
     assert "in handler" in shown
     assert "s3cret" not in shown.replace('"s3cret"', "")
 
@@ -450,7 +450,7 @@ def test_a_long_chain_is_cut_behind_its_newest_errors():
         following = ValueError(str(number))
         following.__context__ = error
         error = following
-    shown = errors.traceback_of(error)
+    shown = error_text.traceback_of(error)
     assert "ValueError: 99999" in shown
     assert len(shown) <= 16_000
 

@@ -6,9 +6,9 @@ from django.db import OperationalError
 from structlog.testing import capture_logs
 
 from jobqueue.conf import settings
-from jobqueue.worker.lanes import Lanes
 from jobqueue.worker.shutdown import Shutdown
-from jobqueue.worker.start import prepare
+from jobqueue.worker.startup import prepare
+from jobqueue.worker.threads.handler_thread import Lanes
 
 
 def wrapped(error):

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from jobqueue.worker.parent import Parent
 from jobqueue.worker.probe import MOST_CONNECTIONS, Probe
-from jobqueue.worker.start import CannotStartError
+from jobqueue.worker.process.supervisor_link import Parent
+from jobqueue.worker.startup import CannotStartError
 from tests.children import wait_until
 from tests.worker.parts import settings, working
 

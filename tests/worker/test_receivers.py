@@ -152,9 +152,9 @@ def test_a_receiver_that_sleeps_holds_up_no_job(work, connect, shared):
 
 @pytest.mark.spec("D116")
 def test_receivers_that_lag_far_behind_stop_the_claims(work, connect, shared, monkeypatch):
-    from jobqueue.worker import receivers
+    from jobqueue.worker.outcomes import task_signals
 
-    monkeypatch.setattr(receivers, "MOST_WAITING", 5)
+    monkeypatch.setattr(task_signals, "MOST_WAITING", 5)
     running = work(concurrency=2)
     connect(task_finished, lambda **kwargs: shared.events["go"].wait(30))
     waiting = [jobs.aadd.enqueue(1, number) for number in range(40)]

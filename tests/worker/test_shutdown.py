@@ -9,7 +9,7 @@ import warnings
 import pytest
 
 from jobqueue.states import Phase
-from jobqueue.worker.held import Fate, Registry, Stop
+from jobqueue.worker.inflight import Fate, Registry, Stop
 from jobqueue.worker.shutdown import HELD_EXIT_SECONDS, HOLD_SECONDS, Shutdown
 from tests.children import wait_until
 from tests.processes import tempers as tasks
@@ -107,7 +107,7 @@ async def test_nothing_held_is_no_reason_for_a_phase():
 
 @pytest.mark.spec("S141", "S147")
 def test_a_hold_outlives_the_process_and_its_last_guard():
-    from jobqueue.worker.deadman import AFTER_DEADLINE_SECONDS
+    from jobqueue.worker.process.deadman import AFTER_DEADLINE_SECONDS
 
     assert HELD_EXIT_SECONDS + AFTER_DEADLINE_SECONDS < HOLD_SECONDS <= 2
 

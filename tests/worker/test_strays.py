@@ -9,10 +9,10 @@ import pytest
 import pytest_asyncio
 import structlog
 
-from jobqueue.worker import strays as strays_module
-from jobqueue.worker.contained import TaskSteps, adopt_children, current_held
-from jobqueue.worker.held import Held
-from jobqueue.worker.strays import Strays
+from jobqueue.worker.execution import strays as strays_module
+from jobqueue.worker.execution.containment import TaskSteps, adopt_children, current_held
+from jobqueue.worker.execution.strays import Strays
+from jobqueue.worker.inflight import Held
 from tests.waiting import until
 from tests.worker.test_outcomes import claim
 

@@ -10,7 +10,7 @@ import structlog
 from jobqueue import operations
 from jobqueue.models import Job
 from jobqueue.states import State
-from jobqueue.worker import stuck
+from jobqueue.worker.execution import stuck
 from tests.worker import jobs
 
 

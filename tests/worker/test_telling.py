@@ -3,7 +3,7 @@
 import pytest
 import structlog
 
-from jobqueue.worker import finisher
+from jobqueue.worker.outcomes import completer
 from tests.worker import jobs
 from tests.worker.running import Running
 from tests.worker.test_finisher import desk, empty, proxy
@@ -31,7 +31,7 @@ async def test_one_that_cannot_be_told_silences_no_other(desk, monkeypatch, is_l
 
     monkeypatch.setattr(desk.told, "written", fails_once)
     if is_logging_broken:
-        monkeypatch.setattr(finisher, "log", Mute())
+        monkeypatch.setattr(completer, "log", Mute())
     with structlog.testing.capture_logs() as logs:
         for own in held:
             desk.put(own)

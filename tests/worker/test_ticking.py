@@ -12,8 +12,8 @@ from psycopg.rows import dict_row
 from jobqueue.conf import Settings
 from jobqueue.store import schedules
 from jobqueue.store.connections import Session
-from jobqueue.store.failures import CallTimeout
-from jobqueue.worker.ticking import STRIKES, Ticking
+from jobqueue.store.error_classes import CallTimeout
+from jobqueue.worker.leadership.cron_steps import STRIKES, Ticking
 from tests.rows import ago, ahead, insert, one
 
 

@@ -12,7 +12,7 @@ import pytest
 from jobqueue.exceptions import JobTimeout
 from jobqueue.models import Job
 from jobqueue.states import Reason, State
-from jobqueue.worker.executor import Executor
+from jobqueue.worker.execution.executor import Executor
 from tests.worker import jobs
 from tests.worker.running import active, attempts
 from tests.worker.test_handlers import spin

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from jobqueue.worker.turns import Turns
+from jobqueue.worker.claiming.queue_selector import Turns
 
 
 @pytest.mark.spec("S55")

@@ -14,13 +14,13 @@ import structlog
 from django.db import connections
 
 from jobqueue.models import Job
-from jobqueue.store import claims, exchange
+from jobqueue.store import claims, finish_and_claim
 from jobqueue.store.claims import Backend
 from jobqueue.store.connections import Session
-from jobqueue.worker import marks
-from jobqueue.worker.held import Fate
-from jobqueue.worker.tokens import new_tokens
-from jobqueue.worker.turns import Turns
+from jobqueue.worker.claiming import scan_cursor
+from jobqueue.worker.claiming.queue_selector import Turns
+from jobqueue.worker.claiming.tokens import new_tokens
+from jobqueue.worker.inflight import Fate
 from tests.children import wait_until
 from tests.rows import add_job, ago, history, one
 from tests.waiting import until
@@ -39,7 +39,7 @@ COUNT = 400
 
 @pytest.fixture(autouse=True)
 def two(monkeypatch):
-    monkeypatch.setattr("jobqueue.worker.claimer.TWO_FROM", 2)
+    monkeypatch.setattr("jobqueue.worker.claiming.claimer.TWO_FROM", 2)
 
 
 @pytest_asyncio.fixture
@@ -71,7 +71,7 @@ def sent(monkeypatch):
         return noted
 
     monkeypatch.setattr(claims, "claim", noting(claims.claim))
-    monkeypatch.setattr(exchange, "exchange", noting(exchange.exchange))
+    monkeypatch.setattr(finish_and_claim, "exchange", noting(finish_and_claim.exchange))
     return seen
 
 
@@ -142,9 +142,9 @@ async def both_work(intake, sent):
 async def test_through_any_weather_each_job_ends_once_and_no_slot_is_given_twice(
     make, connection, proxy, slots, sent, monkeypatch, fault, only
 ):
-    monkeypatch.setattr("jobqueue.worker.doubts.ASK_SECONDS", 0.05)
-    monkeypatch.setattr("jobqueue.worker.rounds.CALL_SECONDS", CALL_SECONDS)
-    monkeypatch.setattr("jobqueue.worker.finisher.WRITE_SECONDS", CALL_SECONDS)
+    monkeypatch.setattr("jobqueue.worker.claiming.lost_claims.ASK_SECONDS", 0.05)
+    monkeypatch.setattr("jobqueue.worker.claiming.claim_round.CALL_SECONDS", CALL_SECONDS)
+    monkeypatch.setattr("jobqueue.worker.outcomes.completer.WRITE_SECONDS", CALL_SECONDS)
     jobs = await add(connection, COUNT)
     intake = make(SIX, queues=["default"])
     quick(intake, 0.05)
@@ -189,7 +189,7 @@ async def two_in_flight(make, connection, monkeypatch, then):
     intake = make(SIX, queues=["default"])
     await start(intake)
     await until(lambda: len(intake.started()) == SLOTS)
-    real, there = exchange.exchange, []
+    real, there = finish_and_claim.exchange, []
 
     async def both(*args):
         there.append(args)
@@ -199,7 +199,7 @@ async def two_in_flight(make, connection, monkeypatch, then):
         then(intake)
         return answer
 
-    monkeypatch.setattr(exchange, "exchange", both)
+    monkeypatch.setattr(finish_and_claim, "exchange", both)
     await end(intake.tasks[1])  # only the claimer may write
     for held in intake.registry:
         intake.put(held)
@@ -271,7 +271,7 @@ async def test_room_that_a_lost_round_may_need_is_not_given_away_by_another_in_f
         seen.append((len(args[3]), shared.free))
         return [], []
 
-    monkeypatch.setattr(exchange, "exchange", looking)
+    monkeypatch.setattr(finish_and_claim, "exchange", looking)
     backend = Backend(1, None, direct=True)
     shared.doubts.add(backend, new_tokens(2), until=1e9)
     for held in list(intake.registry)[:3]:
@@ -480,8 +480,8 @@ async def test_nothing_is_passed_over_while_both_begin_at_marks(
 ):
     """Many jobs come before the mark, all told of at once: the round that looks takes a few, and
     the others follow before anything that stands behind."""
-    monkeypatch.setattr(marks, "SLOW_SECONDS", -1.0)
-    monkeypatch.setattr(marks, "SHARE", 1e-9)
+    monkeypatch.setattr(scan_cursor, "SLOW_SECONDS", -1.0)
+    monkeypatch.setattr(scan_cursor, "SHARE", 1e-9)
     await add(connection, 2000)
     intake = make(SIX, queues=["default"])
     quick(intake)
@@ -504,8 +504,8 @@ async def test_nothing_is_passed_over_while_both_begin_at_marks(
 async def test_a_job_that_was_committed_late_waits_only_for_the_next_look(
     make, connection, connect, sent, monkeypatch
 ):
-    monkeypatch.setattr(marks, "SLOW_SECONDS", -1.0)
-    monkeypatch.setattr(marks, "SHARE", 0.005)
+    monkeypatch.setattr(scan_cursor, "SLOW_SECONDS", -1.0)
+    monkeypatch.setattr(scan_cursor, "SHARE", 0.005)
     late = await connect()
     async with late.transaction():
         job = await add_job(late)
@@ -520,8 +520,8 @@ async def test_a_job_that_was_committed_late_waits_only_for_the_next_look(
 
 async def test_a_look_that_could_take_nothing_is_made_again(make, connection, connect, monkeypatch):
     """What it was to write is locked, so that it has no slot for the urgent job."""
-    monkeypatch.setattr(marks, "SLOW_SECONDS", -1.0)
-    monkeypatch.setattr(marks, "SHARE", 1e-9)
+    monkeypatch.setattr(scan_cursor, "SLOW_SECONDS", -1.0)
+    monkeypatch.setattr(scan_cursor, "SHARE", 1e-9)
     await add(connection, 20)
     intake = make(SIX, queues=["default"])
     intake.run()
@@ -645,7 +645,7 @@ async def test_an_outage_is_told_once_also_when_the_second_one_was_in_trouble_be
 async def test_the_fifth_bug_in_a_row_on_the_second_ends_the_service(make, connection, monkeypatch):
     """However often it had nothing to do in between."""
     monkeypatch.setattr(random, "uniform", lambda low, high: low / 100)
-    real, bugs = exchange.exchange, []
+    real, bugs = finish_and_claim.exchange, []
 
     async def broken(own, *args):
         if own.info.get_parameters()["application_name"] == SECOND:
@@ -653,7 +653,7 @@ async def test_the_fifth_bug_in_a_row_on_the_second_ends_the_service(make, conne
             raise ZeroDivisionError
         return await real(own, *args)
 
-    monkeypatch.setattr(exchange, "exchange", broken)
+    monkeypatch.setattr(finish_and_claim, "exchange", broken)
     monkeypatch.setattr(claims, "claim", _unless_second(claims.claim, broken))
     await add(connection, 3000)
     intake = make(SIX, queues=["default"])

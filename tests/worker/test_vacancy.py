@@ -7,8 +7,8 @@ import structlog
 from django.utils import timezone
 
 from jobqueue.models import Job, LeaderLease
-from jobqueue.worker import vacancy
-from jobqueue.worker.vacancy import Vacancy
+from jobqueue.worker.leadership import leaderless
+from jobqueue.worker.leadership.leaderless import Vacancy
 from tests.children import wait_until
 from tests.sample_tasks import send
 from tests.worker.parts import working
@@ -17,7 +17,7 @@ from tests.worker.parts import working
 @pytest.mark.spec("S195")
 def test_that_nobody_leads_is_said_once_after_a_while_and_so_is_the_end_of_it(monkeypatch):
     now = 100.0
-    monkeypatch.setattr(vacancy.time, "monotonic", lambda: now)
+    monkeypatch.setattr(leaderless.time, "monotonic", lambda: now)
     seen = Vacancy(lease_seconds=15)
     with structlog.testing.capture_logs() as entries:
         for moment, vacant in [

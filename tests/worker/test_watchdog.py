@@ -10,9 +10,9 @@ import time
 import pytest
 import structlog
 
-from jobqueue.worker.deadman import DeadMan
-from jobqueue.worker.held import Registry
-from jobqueue.worker.watchdog import BURST_MAX_SECONDS, BURST_SECONDS, Watchdog
+from jobqueue.worker.inflight import Registry
+from jobqueue.worker.process.deadman import DeadMan
+from jobqueue.worker.process.watchdog import BURST_MAX_SECONDS, BURST_SECONDS, Watchdog
 from tests.waiting import until
 from tests.worker.parts import SHORT, hold, settings
 
@@ -175,7 +175,7 @@ async def test_a_signal_is_heard_by_the_thread_and_told_on_the_loop():
 @pytest.mark.spec("S148")
 def test_a_full_pipe_at_stderr_holds_up_nothing(monkeypatch):
     reader, writer = os.pipe()
-    monkeypatch.setattr("jobqueue.worker.deadman._stderr", lambda: writer)
+    monkeypatch.setattr("jobqueue.worker.process.deadman._stderr", lambda: writer)
     os.set_blocking(writer, False)
     with contextlib.suppress(BlockingIOError):
         while True:

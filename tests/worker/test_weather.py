@@ -5,9 +5,9 @@ import pytest
 import structlog
 from psycopg import errors
 
-from jobqueue.store.failures import CallTimeout
+from jobqueue.store.error_classes import CallTimeout
+from jobqueue.worker.outages import Outages, Patience
 from jobqueue.worker.services import within
-from jobqueue.worker.weather import Outages, Patience
 
 
 @pytest.fixture

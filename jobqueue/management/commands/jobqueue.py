@@ -12,8 +12,9 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 from django.db.models import QuerySet
 
-from jobqueue import doctor, operations, stats
+from jobqueue import operations
 from jobqueue.conf import QUEUE_NAME, QUEUE_NAME_RULE, settings
+from jobqueue.insight import doctor, stats
 from jobqueue.models import Job
 from jobqueue.states import FINAL, State
 

@@ -1,0 +1,246 @@
+"""One page of a list of jobs, at the same price whatever the table's size.
+
+Each tab reads along an index and goes on after the last row of the page before, or backwards before
+the first row of the page after. Filters that no index answers look at a window of rows in that
+order; where the window ends before the page is full, the page says so and offers to search on.
+"""
+# ruff: noqa: S608  (fragments are chosen among constants; every value is a parameter)
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import Any
+
+from jobqueue.admin.filters import Filters
+from jobqueue.admin.pagination import BY_END, NEWEST, TABS, Order
+from jobqueue.conf import settings
+from jobqueue.insight import redact, stats
+from jobqueue.models import Job
+from jobqueue.states import FINAL, State
+
+PAGE = 50
+WINDOW = 20_000  # rows that a filter without an index may look at
+TEXT_WINDOW = 10_000  # jobs whose arguments and errors a text search reads
+TEXT_BYTES = 8_192  # larger arguments are not searched
+ERROR_SHOWN, ERROR_SEARCHED = 400, 4_000
+
+COLUMNS = (
+    "id, task, queue, priority, state, reason, run_at, hold_until, parked_at, attempts, failures,"
+    " max_attempts, left(last_error, %(error_length)s) AS last_error, tenant, worker,"
+    " cancel_requested_at, enqueued_at, started_at, claimed_at, finished_at, progress"
+)
+
+
+# With a task in the filter: each task's final jobs by their own index, the waiting ones through a
+# window of those that come first.
+ONE_TASK = """
+SELECT j.* FROM unnest(%(tasks)s::text[]) AS t(task)
+CROSS JOIN unnest(%(finals)s::text[]) AS s(state)
+CROSS JOIN LATERAL (
+    SELECT * FROM jobqueue_job f
+    WHERE f.task = t.task AND f.state = s.state AND f.state IN ('SUCCEEDED', 'DEAD', 'CANCELLED')
+      AND f.id {side} %(edge)s
+    ORDER BY f.id {way} LIMIT %(each)s
+) j
+"""
+UNFINISHED = """
+UNION ALL
+SELECT * FROM (
+    (SELECT * FROM jobqueue_job WHERE state = 'RUNNING' LIMIT %(each_waiting)s)
+    UNION ALL
+    (SELECT * FROM jobqueue_job WHERE state = 'READY'
+     ORDER BY queue, priority DESC, run_at, id LIMIT %(each_waiting)s)
+    UNION ALL
+    (SELECT * FROM jobqueue_job WHERE state = 'SCHEDULED' ORDER BY run_at LIMIT %(each_waiting)s)
+    UNION ALL
+    (SELECT * FROM jobqueue_job WHERE state = 'BLOCKED' ORDER BY id LIMIT %(each_waiting)s)
+) u WHERE u.task = ANY(%(tasks)s::text[]) AND u.id {side} %(edge)s
+"""
+EACH_WAITING = 5_000
+MORE_WAIT = """
+SELECT EXISTS (SELECT FROM jobqueue_job WHERE state = 'READY'
+        ORDER BY queue, priority DESC, run_at, id OFFSET %(each_waiting)s LIMIT 1)
+    OR EXISTS (SELECT FROM jobqueue_job WHERE state = 'SCHEDULED'
+        ORDER BY run_at OFFSET %(each_waiting)s LIMIT 1)
+    OR EXISTS (SELECT FROM jobqueue_job WHERE state = 'BLOCKED'
+        ORDER BY id OFFSET %(each_waiting)s LIMIT 1)
+"""
+BIGINT_MAX = 2**63 - 1
+
+TEXT = """
+SELECT * FROM (SELECT * FROM ({rows}) n ORDER BY {order} LIMIT %(text_window)s) n
+WHERE n.last_error ILIKE %(pattern)s
+   OR pg_column_size(n.args) < %(text_bytes)s AND n.args::text ILIKE %(pattern)s
+   OR pg_column_size(n.kwargs) < %(text_bytes)s AND n.kwargs::text ILIKE %(pattern)s
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """The jobs of one page, and how to go on in both directions."""
+
+    jobs: list[Job]
+    next: str = ""  # the cursor after which the next page begins
+    previous: str = ""  # the cursor before which the previous page ends
+    search_on: str = ""  # the cursor behind a window that ended before the page was full
+    truncated: bool = False  # only a part of what could match was looked at
+    more_wait: bool = False  # of the waiting jobs only those that come first were looked at
+
+
+def fetch(filters: Filters, after: str = "", before: str = "", size: int = PAGE) -> Page:
+    """Return the jobs that match, in the tab's order, behind one cursor or before the other."""
+    if filters.job_id is not None:
+        return Page(jobs=list(filters.queryset().defer(*stats.HEAVY)[:1]))
+    tasks = filters.tasks()
+    final = filters.state == "" or filters.state in FINAL
+    by_task = tasks is not None and final and not (filters.age and filters.state)
+    order = NEWEST if by_task else TABS[filters.state][1]
+    backwards = bool(order.read(before))
+    cursor = order.read(before if backwards else after)
+    order = order.reversed if backwards else order
+    if tasks is not None and by_task:
+        query = _of_tasks(filters, tasks, order, cursor)
+    else:
+        query = _of_tab(filters, tasks, order, cursor)
+    page = query.run(size)
+    if by_task and not filters.state:
+        (more,) = stats.row(MORE_WAIT, {"each_waiting": EACH_WAITING})
+        page = replace(page, more_wait=more)
+    if not backwards:
+        first = order.write(page.jobs[0]) if cursor and page.jobs else ""
+        return replace(page, previous=first)
+    turned = page.jobs[::-1]
+    following = order.write(turned[-1]) if turned else ""
+    return replace(page, jobs=turned, next=following, previous=page.next)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Query:
+    filters: Filters
+    rows: str  # candidates, in order, limited to a window
+    where: str  # what no index answers
+    order: Order
+    parameters: dict[str, Any]
+    window: int | None  # None: every match is found
+
+    def run(self, size: int) -> Page:
+        order = self.order.clause
+        rows = f"SELECT * FROM ({self.rows}) c WHERE {self.where}"
+        columns = COLUMNS
+        if self.filters.text:
+            rows = TEXT.format(rows=rows, order=order)
+            columns += (
+                f", CASE WHEN pg_column_size(args) < {TEXT_BYTES} THEN args ELSE '[]' END AS args,"
+                f" CASE WHEN pg_column_size(kwargs) < {TEXT_BYTES} THEN kwargs ELSE '{{}}' END"
+                " AS kwargs, signature"
+            )
+        statement = f"SELECT {columns} FROM ({rows}) m ORDER BY {order} LIMIT %(size)s"
+        jobs = self._raw(statement, size + 1)
+        page, more = jobs[:size], len(jobs) > size
+        following = self.order.write(page[-1]) if more else ""
+        if self.filters.text:
+            page = [job for job in page if _shows(job, self.filters.text)]
+        search_on = "" if more else self._end_of_window()
+        return Page(
+            jobs=page,
+            next=following,
+            search_on=search_on,
+            truncated=bool(search_on) or (self.filters.text != "" and not more),
+        )
+
+    def _end_of_window(self) -> str:
+        if self.window is None or self.where == "TRUE":
+            return ""
+        last = self._raw(
+            f"SELECT {COLUMNS} FROM ({self.rows}) c ORDER BY {self.order.clause}"
+            " OFFSET %(skipped)s LIMIT %(size)s",
+            1,
+        )
+        return self.order.write(last[0]) if last else ""
+
+    def _raw(self, statement: str, size: int) -> list[Job]:
+        parameters = {
+            **self.parameters,
+            "size": size,
+            "skipped": (self.window or 1) - 1,
+            "error_length": ERROR_SEARCHED if self.filters.text else ERROR_SHOWN,
+        }
+        return list(Job.objects.using(settings().database).raw(statement, parameters))
+
+
+def _of_tab(
+    filters: Filters, tasks: list[str] | None, order: Order, cursor: dict[str, Any]
+) -> _Query:
+    condition, natural = TABS[filters.state]
+    if cursor:
+        condition += f" AND {order.after}"
+    where, parameters = _unindexed(filters, tasks)
+    if filters.state == State.READY and filters.queue:
+        condition += " AND queue = %(queue)s"
+    if filters.age and natural is BY_END:
+        condition += f" AND {_age('finished_at', filters)}"
+    rows = f"SELECT * FROM jobqueue_job WHERE {condition} ORDER BY {order.clause} LIMIT %(window)s"
+    parameters |= cursor | {"window": WINDOW}
+    return _Query(
+        filters=filters, rows=rows, where=where, order=order, parameters=parameters, window=WINDOW
+    )
+
+
+def _of_tasks(filters: Filters, tasks: list[str], order: Order, cursor: dict[str, Any]) -> _Query:
+    where, parameters = _unindexed(filters, tasks)
+    finals = [filters.state] if filters.state else sorted(FINAL)
+    plain = where.startswith("task = ANY") and " AND " not in where
+    each = PAGE * 10 + 1 if plain else WINDOW // max(len(tasks) * len(finals), 1)
+    down = order.columns[0][1]
+    rows = (ONE_TASK + ("" if filters.state else UNFINISHED)).format(
+        side="<" if down else ">", way="DESC" if down else "ASC"
+    )
+    parameters |= {
+        "tasks": tasks,
+        "finals": finals,
+        "edge": cursor.get("after_id", BIGINT_MAX),
+        "each": each,
+        "each_waiting": EACH_WAITING,
+    }
+    return _Query(
+        filters=filters, rows=rows, where=where, order=order, parameters=parameters, window=None
+    )
+
+
+def _unindexed(filters: Filters, tasks: list[str] | None) -> tuple[str, dict[str, Any]]:
+    terms = []
+    if tasks is not None:
+        terms.append("task = ANY(%(tasks)s)")
+    for name in ("queue", "tenant", "worker"):
+        if getattr(filters, name):
+            terms.append(f"{name} = %({name})s")
+    if filters.age and TABS[filters.state][1] is not BY_END:
+        terms.append(_age("COALESCE(finished_at, enqueued_at)", filters))
+    parameters: dict[str, Any] = {
+        "tasks": tasks,
+        "queue": filters.queue,
+        "tenant": filters.tenant,
+        "worker": filters.worker or None,
+        "text_window": TEXT_WINDOW,
+        "text_bytes": TEXT_BYTES,
+        "pattern": f"%{_escaped(filters.text)}%",
+    }
+    if bound := filters.age_bound:
+        parameters["span"] = bound[1]
+    return " AND ".join(terms) or "TRUE", parameters
+
+
+def _age(column: str, filters: Filters) -> str:
+    return f"{column} {'>=' if filters.age.startswith('under') else '<'} now() - %(span)s::interval"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+
+
+def _shows(job: Job, text: str) -> bool:
+    """Whether the text stands in what a page would show: a search must not find out secrets."""
+    arguments = redact.arguments(job.args, job.kwargs, job.signature)
+    searched = json.dumps(arguments, ensure_ascii=False) + "\n" + redact.text(job.last_error)
+    return text.casefold() in searched.casefold()

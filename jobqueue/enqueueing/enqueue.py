@@ -1,0 +1,82 @@
+"""The one door in: every job's row is written here, in the caller's transaction."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db import connections, transaction
+from django.tasks import Task
+
+from jobqueue.conf import settings
+from jobqueue.enqueueing.job_row import draft
+from jobqueue.notify import tell_ready, tell_scheduled
+from jobqueue.states import State
+from jobqueue.store.inserts import INSERT
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What the database decided about a new job."""
+
+    id: int
+    state: str
+    run_at: datetime
+    enqueued_at: datetime
+
+
+def enqueue(
+    task: Task[..., Any], args: Sequence[Any], kwargs: dict[str, Any], backend: str
+) -> Stored:
+    """Insert one job in the transaction that is open on the queue's database.
+
+    The wake goes out after the commit. Raises ArgumentsError, or TypeError when the task cannot be
+    called with these arguments, before anything is sent to the database.
+    """
+    row = draft(task, args, kwargs, settings(), backend)
+    alias = settings().database
+    warn_of_another_transaction(alias)
+    with connections[alias].cursor() as cursor:
+        cursor.execute(INSERT, row)
+        stored = Stored(*cursor.fetchone())
+    tell(stored.state, task.queue_name, stored.run_at, task.priority)
+    return stored
+
+
+def enqueue_on_commit(task: Task[..., Any], *args: Any, **kwargs: Any) -> None:
+    """Enqueue after the commit of the open transaction; now, when none is open.
+
+    The arguments are checked at once. Raises ArgumentsError, EnqueueError or TypeError.
+    """
+    if not isinstance(task, Task):
+        raise TypeError(
+            f"{task!r} is not a task: write enqueue_on_commit(task, ...) with a function under "
+            "@task, and its arguments after it."
+        )
+    draft(task, args, kwargs, settings())
+    transaction.on_commit(lambda: task.enqueue(*args, **kwargs), using=settings().database)
+
+
+def tell(state: str, queue: str, run_at: datetime, priority: int) -> None:
+    if state == State.SCHEDULED:
+        tell_scheduled(run_at)
+    else:
+        tell_ready(queue, priority)
+
+
+def warn_of_another_transaction(alias: str) -> None:
+    """A job in its own transaction beside an open one elsewhere: seldom what was meant."""
+    if connections[alias].in_atomic_block:
+        return
+    for other in connections.all(initialized_only=True):
+        if other.alias != alias and other.in_atomic_block:
+            warnings.warn(
+                f"A transaction is open on {other.alias!r}, but jobs are stored on {alias!r}: "
+                "this job is committed at once. Use enqueue_on_commit, or open the transaction "
+                f"with transaction.atomic(using={alias!r}).",
+                RuntimeWarning,
+                stacklevel=5,
+            )

@@ -1,0 +1,1 @@
+"""Read-only answers about the queue: figures, diagnoses, and values covered for display."""

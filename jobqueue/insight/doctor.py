@@ -1,0 +1,149 @@
+"""Looks at settings, database and fleet, and says what to change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from django.db import connections
+from django.db.migrations.executor import MigrationExecutor
+
+from jobqueue import conf
+from jobqueue.conf import settings
+from jobqueue.insight import stats
+from jobqueue.models import Job
+from jobqueue.states import State
+
+ERROR, WARNING, NOTE = "error", "warning", "note"
+SKEW_SECONDS = 2.0
+OLD_TRANSACTION_SECONDS = 600.0
+# Connections that one worker process opens beside those of its handlers: claims, outcomes, beat,
+# listener, leader.
+OWN_CONNECTIONS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that the doctor has seen, and the remedy."""
+
+    level: str
+    text: str
+    remedy: str = ""
+
+    def as_dict(self) -> dict[str, str]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return f"{self.level}: {self.text}" + (f" {self.remedy}" if self.remedy else "")
+
+
+def examine(grace: float | None = None) -> list[Finding]:
+    """Return everything found. `grace`: seconds between the platform's TERM and its KILL."""
+    found = list(_settings(grace))
+    if any(finding.level == ERROR for finding in found):
+        return found
+    for look in LOOKS:
+        found += look()
+        if any(finding.level == ERROR for finding in found):
+            break  # without its tables there is nothing more to see
+    return found
+
+
+def _settings(grace: float | None) -> Iterator[Finding]:
+    current, faults = conf.read()
+    for fault in faults:
+        if fault.code == "W001" and grace is not None:
+            continue
+        level = ERROR if fault.code.startswith("E") else WARNING
+        yield Finding(level, f"{fault.key}: {fault.message}", fault.hint)
+    if grace is not None and grace < current.exit_seconds:
+        yield Finding(
+            ERROR,
+            f"The platform kills {grace:g} s after TERM, but a worker may need "
+            f"{current.exit_seconds:g} s (DRAIN_SECONDS + CANCEL_SECONDS + 2).",
+            "Lengthen the platform's grace, or shorten DRAIN_SECONDS.",
+        )
+
+
+def _tables() -> Iterator[Finding]:
+    executor = MigrationExecutor(connections[settings().database])
+    targets = [key for key in executor.loader.graph.leaf_nodes() if key[0] == "jobqueue"]
+    if pending := executor.migration_plan(targets):
+        names = ", ".join(migration.name for migration, _ in pending)
+        remedy = f"Run: manage.py migrate jobqueue --database {settings().database}"
+        yield Finding(ERROR, f"Migrations have not run: {names}.", remedy)
+
+
+SERVER = """
+SELECT clock_timestamp(),
+    current_setting('max_connections')::int
+        - current_setting('superuser_reserved_connections')::int,
+    current_setting('autovacuum') = 'on',
+    (SELECT EXTRACT(EPOCH FROM max(clock_timestamp() - xact_start))::double precision
+     FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()),
+    (SELECT COALESCE(sum(concurrency), 0)::int FROM jobqueue_worker WHERE phase <> 'STOPPED'
+        AND died_at IS NULL AND last_seen_at > clock_timestamp() - interval '1 minute'),
+    (SELECT count(*)::int FROM jobqueue_worker WHERE phase <> 'STOPPED'
+        AND died_at IS NULL AND last_seen_at > clock_timestamp() - interval '1 minute')
+"""
+
+
+def _server() -> Iterator[Finding]:
+    now, allowed, vacuums, oldest, slots, workers = stats.row(SERVER, {})
+    if abs(skew := (now - datetime.now(UTC)).total_seconds()) > SKEW_SECONDS:
+        text = f"The database's clock and this machine's differ by {abs(skew):.1f} s."
+        yield Finding(NOTE, text, "Leases do not mind; run_after and cron mean the database's.")
+    if (needed := slots + OWN_CONNECTIONS * workers) > allowed:
+        text = f"{workers} workers may open {needed} connections, the server allows {allowed}."
+        yield Finding(WARNING, text, "Raise max_connections, or lower CONCURRENCY.")
+    if not vacuums:
+        text = "autovacuum is off: the queue's tables will grow and slow down."
+        yield Finding(WARNING, text, "Turn it on.")
+    if (oldest or 0) > OLD_TRANSACTION_SECONDS:
+        text = f"A transaction has been open for {oldest / 60:.0f} min; vacuum cannot clean."
+        yield Finding(WARNING, text, "Find it in pg_stat_activity and end it.")
+
+
+def _fleet() -> Iterator[Finding]:
+    now, lease = stats.figures(limit=1).now, stats.leader()
+    workers = stats.workers(now, lease)
+    alive = [row for row in workers if row.alive]
+    if not alive:
+        yield Finding(WARNING, "No worker lives.", "Start one: manage.py runworker")
+    for row in workers:
+        if not row.alive:
+            text = f"Worker {row.worker} has been silent for {row.silent_seconds:.0f} s."
+            yield Finding(WARNING, text, "Its jobs are taken over when their leases lapse.")
+        elif row.worker.wake.startswith("polling"):
+            text = f"Worker {row.worker} hears no notifications ({row.worker.wake})."
+            yield Finding(NOTE, text, "Give it a direct connection, not a transaction pooler's.")
+    if alive and (lease is None or lease.expires_at is None or lease.expires_at < now):
+        text = "Nobody leads: no job is promoted precisely, reclaimed or pruned."
+        yield Finding(WARNING, text, "Run at least one worker without --no-leader.")
+
+
+def _queues() -> Iterator[Finding]:
+    for queue in stats.queues(limit=1_000):
+        waits = queue.ready.value
+        if waits and not queue.workers:
+            text = f"{waits} jobs wait in {queue.name!r}, which no living worker serves."
+            yield Finding(WARNING, text, f"Start one: manage.py runworker --queues {queue.name}")
+        if waits and queue.paused_at:
+            by = f" by {queue.paused_by}" if queue.paused_by else ""
+            text = f"{queue.name!r} is paused{by} since {queue.paused_at:%Y-%m-%d %H:%M} UTC."
+            yield Finding(NOTE, text, f"Resume it: manage.py jobqueue resume {queue.name}")
+
+
+def _parked() -> Iterator[Finding]:
+    parked: Any = Job.objects.using(settings().database).filter(
+        state=State.SCHEDULED, parked_at__isnull=False
+    )
+    paths = sorted(set(parked.order_by("parked_at").values_list("task", flat=True)[:200]))
+    for path in paths:
+        text = f"Jobs of {path} are parked: no worker's code knows that task."
+        yield Finding(WARNING, text, "Deploy the code that has it, or cancel them.")
+
+
+LOOKS: tuple[Callable[[], Iterator[Finding]], ...] = (_tables, _server, _fleet, _queues, _parked)

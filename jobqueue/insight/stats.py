@@ -1,0 +1,213 @@
+"""Read-only figures for pages, commands and metrics.
+
+Nothing here counts the history: counts stop at a limit and give way to the planner's estimates,
+lists are read off an index. Ages are measured by the database's clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import connections
+from django.db.models import QuerySet
+
+from jobqueue.conf import settings
+from jobqueue.insight import stats_sql as sql
+from jobqueue.models import Job, LeaderLease, Minute, Queue, Worker
+from jobqueue.states import Phase, State
+
+COUNTED_AT_MOST = 10_000
+# Not a state of its own: SCHEDULED after a failure.
+RETRYING = "RETRYING"
+# Columns that may hold a megabyte, and that no list shows.
+HEAVY = ("args", "kwargs", "result", "options")
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How many there are; not exact where counting on would read too much."""
+
+    value: int
+    exact: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFigures:
+    """One queue as it stands now."""
+
+    name: str
+    ready: Count
+    running: int
+    scheduled: Count
+    oldest_seconds: float | None  # how long the longest waiting READY job has been due
+    paused_at: datetime | None
+    paused_by: str
+    workers: int  # living workers that serve it
+
+
+_COUNTED: tuple[str, ...] = (
+    State.SCHEDULED,
+    State.READY,
+    State.BLOCKED,
+    State.RUNNING,
+    State.SUCCEEDED,
+    State.DEAD,
+    State.CANCELLED,
+    RETRYING,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Jobs by state, at this moment of the database's clock."""
+
+    now: datetime
+    total: Count
+    states: Mapping[str, Count]
+
+
+def figures(limit: int = COUNTED_AT_MOST) -> Figures:
+    """Count each state up to the limit; beyond it, estimate."""
+    found = row(sql.COUNTS, {"limit": limit + 1})
+    now, estimate, frequencies, counted = found[0], found[1], found[2] or {}, found[3:]
+    states = {}
+    for name, count in zip(_COUNTED, counted, strict=True):
+        guess = int(estimate * float(frequencies.get(name, 0)))
+        states[name] = Count(count) if count <= limit else Count(max(limit, guess), exact=False)
+    exact = all(count.exact for count in states.values())
+    whole = sum(count.value for name, count in states.items() if name != RETRYING)
+    return Figures(now, Count(whole, exact), states)
+
+
+SCHEDULED_SAMPLE = 2_000
+
+
+def queues(limit: int = COUNTED_AT_MOST) -> list[QueueFigures]:
+    """Every queue that has waiting or running jobs, a worker, a row, or stands in TASKS.
+
+    The first 100 by name.
+    """
+    parameters = {
+        "limit": limit + 1,
+        "sample": SCHEDULED_SAMPLE,
+        "lease": settings().lease_seconds,
+        "known": configured_queues(),
+    }
+    found = []
+    for name, ready, busy, scheduled, oldest, at, by, serving, more in rows(sql.QUEUES, parameters):
+        waiting = Count(limit, exact=False) if ready > limit else Count(ready)
+        later = Count(scheduled, exact=not more)
+        found.append(QueueFigures(name, waiting, busy, later, oldest, at, by, serving))
+    return found
+
+
+def configured_queues() -> list[str]:
+    """The queues of this app's entries of TASKS, without connecting to anything."""
+    from django.tasks import task_backends
+
+    from jobqueue.backend import JobQueueBackend
+
+    names: set[str] = set()
+    for alias in task_backends:
+        backend = task_backends[alias]
+        if isinstance(backend, JobQueueBackend):
+            names.update(backend.queues)
+    return sorted(names)
+
+
+def jobs() -> QuerySet[Job]:
+    """Jobs on the queue's database without the columns that may be large."""
+    return Job.objects.using(settings().database).defer(*HEAVY)
+
+
+def running(limit: int = 20) -> list[Job]:
+    """What runs now, the longest first."""
+    return list(jobs().filter(state=State.RUNNING).order_by("claimed_at")[:limit])
+
+
+def retrying(limit: int = 10) -> list[Job]:
+    """What was tried and failed and is due next."""
+    return list(jobs().filter(state=State.SCHEDULED, failures__gt=0).order_by("run_at")[:limit])
+
+
+def dead(limit: int = 10) -> list[Job]:
+    """The newest dead letters."""
+    return list(jobs().filter(state=State.DEAD).order_by("-finished_at")[:limit])
+
+
+def queue_names() -> list[str]:
+    """The queues that an operator has said something of."""
+    return list(Queue.objects.using(settings().database).values_list("name", flat=True)[:500])
+
+
+def tasks() -> list[str]:
+    """The dotted paths that jobs name."""
+    return [task for (task,) in rows(sql.TASKS, {})]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFigures:
+    """One worker process and the slots that it uses."""
+
+    worker: Worker
+    used: int
+    silent_seconds: float
+    alive: bool
+    leads: bool
+
+
+def workers(now: datetime, leader: LeaderLease | None, limit: int = 50) -> list[WorkerFigures]:
+    """The workers that have not stopped, last seen first."""
+    alias = settings().database
+    found = list(
+        Worker.objects.using(alias)
+        .exclude(phase=Phase.STOPPED)
+        .filter(died_at=None)
+        .order_by("-last_seen_at")[:limit]
+    )
+    used = dict(rows(sql.USED, {"workers": [worker.pk for worker in found]}))
+    return [
+        WorkerFigures(
+            worker,
+            used.get(worker.pk, 0),
+            silent := max((now - worker.last_seen_at).total_seconds(), 0.0),
+            silent < settings().lease_seconds,
+            leader is not None and leader.holder == worker.pk,
+        )
+        for worker in found
+    ]
+
+
+def leader() -> LeaderLease | None:
+    """The leader's lease, also when nobody holds it; None before the first election."""
+    return LeaderLease.objects.using(settings().database).filter(name="maintenance").first()
+
+
+def last_hour(now: datetime) -> Sequence[Minute]:
+    """The minutes of the last hour, all queues together, the oldest first."""
+    since = now - timedelta(hours=1, minutes=1)
+    return list(
+        Minute.objects.using(settings().database).filter(queue="", at__gte=since).order_by("at")
+    )
+
+
+def last_day(now: datetime) -> Sequence[Minute]:
+    """Quarters of an hour of the last day; of their waits the worst minute's."""
+    names = ("at", "succeeded", "dead", "cancelled", "failed", "wait_p50", "wait_p95")
+    found = rows(sql.DAY, {"since": now - timedelta(days=1)})
+    return [Minute(**dict(zip(names, values, strict=True))) for values in found]
+
+
+def rows(statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """Run one read-only statement on the queue's database."""
+    with connections[settings().database].cursor() as cursor:
+        cursor.execute(statement, parameters)
+        found: list[tuple[Any, ...]] = cursor.fetchall()
+        return found
+
+
+def row(statement: str, parameters: dict[str, Any]) -> tuple[Any, ...]:
+    return rows(statement, parameters)[0]

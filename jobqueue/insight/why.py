@@ -1,0 +1,143 @@
+"""Why a waiting job is not running, in words, with the remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.utils.formats import number_format
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from jobqueue.conf import settings
+from jobqueue.insight import stats
+from jobqueue.models import Job, Queue
+from jobqueue.states import WAITING, Phase, State
+
+COUNTED_AHEAD = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One thing that a job waits for. `moment`: until when, or since when, where there is one."""
+
+    text: str
+    remedy: str = ""
+    moment: datetime | None = None
+
+
+def explain(job: Job, now: datetime) -> list[Cause]:
+    """Return what keeps this job from running, the nearest cause first; none when nothing does."""
+    if job.state not in WAITING:
+        return []
+    causes = list(_own(job, now))
+    lease = stats.leader()
+    if job.state == State.SCHEDULED and job.run_at <= now and not causes:
+        led = lease is not None and lease.expires_at is not None and lease.expires_at > now
+        remedy = "" if led else _("Nobody leads: run a worker without --no-leader.")
+        causes.append(Cause(_("It is due and will be made ready within a poll."), remedy))
+    causes += _queue(job)
+    causes += _workers(job, now)
+    if job.state == State.READY and not causes:
+        causes += _ahead(job)
+    return causes
+
+
+def _own(job: Job, now: datetime) -> Iterator[Cause]:
+    if job.state == State.BLOCKED:
+        yield _key(job)
+    if job.hold_until and job.hold_until > now:
+        text = _("The process that ran it last may still touch it.")
+        yield Cause(text, _("It is freed by itself."), job.hold_until)
+    if job.parked_at:
+        text = _("No worker so far knows the task %(task)s.") % {"task": job.task}
+        yield Cause(text, _("Deploy the code that has it, or cancel the job."), job.parked_at)
+    elif job.state == State.SCHEDULED and job.run_at > now:
+        if job.failures:
+            text = _("It has failed and waits for its next attempt.")
+        else:
+            text = _("It is not due yet.")
+        yield Cause(text, _("“Run now” does not wait."), job.run_at)
+    if job.expires_at and job.expires_at <= now:
+        yield Cause(_("It has expired and will not run."), "", job.expires_at)
+
+
+def _key(job: Job) -> Cause:
+    text = _("Its key %(key)s is taken.") % {"key": job.concurrency_key or ""}
+    holder = (
+        stats.jobs()
+        .filter(state=State.RUNNING, concurrency_key=job.concurrency_key)
+        .order_by("claimed_at")
+        .first()
+    )
+    if holder is not None:
+        text = _("Its key %(key)s is held by job %(id)s.") % {
+            "key": job.concurrency_key or "",
+            "id": holder.pk,
+        }
+    return Cause(text, _("It becomes ready when the key is free."))
+
+
+def _queue(job: Job) -> Iterator[Cause]:
+    queue = Queue.objects.using(settings().database).filter(pk=job.queue).first()
+    if queue is not None and queue.paused_at:
+        if queue.paused_by:
+            text = _("The queue %(queue)s was paused by %(who)s.")
+        else:
+            text = _("The queue %(queue)s is paused.")
+        values = {"queue": job.queue, "who": queue.paused_by}
+        yield Cause(text % values, _("Resume the queue."), queue.paused_at)
+
+
+def _workers(job: Job, now: datetime) -> Iterator[Cause]:
+    alive = [row for row in stats.workers(now, None, limit=500) if row.alive]
+    serving = [row for row in alive if job.queue in row.worker.queues]
+    if not alive:
+        yield Cause(_("No worker lives."), _("Start one: manage.py runworker"))
+    elif not serving:
+        text = _("No living worker serves the queue %(queue)s.") % {"queue": job.queue}
+        remedy = _("Start one: manage.py runworker --queues %(queue)s") % {"queue": job.queue}
+        yield Cause(text, remedy)
+    elif all(row.worker.phase != Phase.RUNNING for row in serving):
+        yield Cause(
+            _("Every worker that serves its queue is leaving."), _("Wait for the new ones.")
+        )
+    elif all(row.used >= row.worker.concurrency for row in serving):
+        used = sum(row.used for row in serving)
+        text = ngettext(
+            "The one slot that serves its queue is in use.",
+            "All %(n)s slots that serve its queue are in use.",
+            used,
+        )
+        yield Cause(text % {"n": used}, _("Start more workers, or raise CONCURRENCY."))
+
+
+AHEAD = """
+SELECT count(*) FROM (
+    (SELECT FROM jobqueue_job WHERE state = 'READY' AND queue = %(queue)s
+        AND priority > %(priority)s LIMIT %(limit)s)
+    UNION ALL
+    (SELECT FROM jobqueue_job WHERE state = 'READY' AND queue = %(queue)s
+        AND priority = %(priority)s AND (run_at, id) < (%(run_at)s, %(id)s) LIMIT %(limit)s)
+) t
+"""
+
+
+def _ahead(job: Job) -> Iterator[Cause]:
+    values = {
+        "queue": job.queue,
+        "priority": job.priority,
+        "run_at": job.run_at,
+        "id": job.pk,
+        "limit": COUNTED_AHEAD,
+    }
+    (count,) = stats.row(AHEAD, values)
+    if count >= COUNTED_AHEAD:
+        shown = number_format(COUNTED_AHEAD, force_grouping=True)
+        yield Cause(_("More than %(n)s jobs are ahead of it.") % {"n": shown})
+    elif count:
+        text = ngettext("%(n)s job is ahead of it.", "%(n)s jobs are ahead of it.", count)
+        yield Cause(text % {"n": number_format(count, force_grouping=True)})
+    else:
+        yield Cause(_("It is next: a worker takes it within a poll."))

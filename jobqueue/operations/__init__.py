@@ -1,0 +1,43 @@
+"""What an operator may do to jobs and queues: for the admin, commands and projects."""
+
+from jobqueue.operations.jobs import (
+    ASKED,
+    HELD,
+    MISSING,
+    NEWER,
+    SAME,
+    Jobs,
+    Result,
+    actor,
+    cancel,
+    delete,
+    move,
+    pause,
+    prune,
+    reprioritise,
+    resume,
+    retry,
+    run_now,
+    tell_finished,
+)
+
+__all__ = [
+    "ASKED",
+    "HELD",
+    "MISSING",
+    "NEWER",
+    "SAME",
+    "Jobs",
+    "Result",
+    "actor",
+    "cancel",
+    "delete",
+    "move",
+    "pause",
+    "prune",
+    "reprioritise",
+    "resume",
+    "retry",
+    "run_now",
+    "tell_finished",
+]

@@ -1,0 +1,299 @@
+"""The operator's verbs: what an admin, a command or the project's own code may do to jobs.
+
+Each guards by the old state in its WHERE clause, is harmless when repeated, leaves an event for
+every job that it changed, and says how many it left alone and why. A queryset is worked through in
+batches, each committed by itself (unless a transaction is open already).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from itertools import batched
+from typing import Any
+
+import structlog
+from django.db import OperationalError, connections, transaction
+from django.db.models import QuerySet
+from django.tasks import TaskResult
+
+from jobqueue import signals
+from jobqueue.conf import QUEUE_NAME, QUEUE_NAME_RULE, settings
+from jobqueue.models import Job
+from jobqueue.notify import tell, tell_ready
+from jobqueue.operations import sql
+from jobqueue.states import FINAL, WAITING, State, Verb
+
+type One = Job | TaskResult[..., Any] | int | str  # a text: the id that an enqueue returns
+type Jobs = One | QuerySet[Job] | Iterable[One]
+
+BATCH = 500
+KEPT_IDS = 10_000
+DEADLOCK, SERIALIZATION = "40P01", "40001"
+TRIES = 5
+log = structlog.get_logger("jobqueue")
+
+# Why a job was left alone, where its state alone does not say it.
+MISSING = "MISSING"  # no such job: never there, or pruned
+ASKED = "ASKED"  # a cancel was asked for already
+HELD = "HELD"  # its old process may still touch it
+SAME = "SAME"  # it is so already
+NEWER = "NEWER"  # it ended again after the moment that the caller looked at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What a verb did: how many it changed, and how many it left alone and why.
+
+    ids: the changed ones, in order, at most KEPT_IDS of them.
+    asked: of the changed ones, those still RUNNING that were asked to stop.
+    left: reason to count; a reason is the state that forbade it, or one of the words above.
+    """
+
+    verb: str
+    changed: int = 0
+    ids: tuple[int, ...] = ()
+    asked: int = 0
+    left: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def untouched(self) -> int:
+        return sum(self.left.values())
+
+    def __add__(self, other: Result) -> Result:
+        return replace(
+            self,
+            changed=self.changed + other.changed,
+            ids=(self.ids + other.ids)[:KEPT_IDS],
+            asked=self.asked + other.asked,
+            left=dict(Counter(self.left) + Counter(other.left)),
+        )
+
+    def __str__(self) -> str:
+        parts = [f"{self.verb}: {self.changed} changed"]
+        if self.asked:
+            parts[0] += f" ({self.asked} of them running, asked to stop)"
+        parts += [f"{count} {reason}" for reason, count in sorted(self.left.items())]
+        return "; ".join(parts)
+
+
+def cancel(jobs: Jobs, *, by: object = None, reason: str = "") -> Result:
+    """Cancel waiting jobs at once; ask running ones to stop, which their worker hears in a beat."""
+    return _run(sql.CANCEL, Verb.CANCEL, jobs, by, reason)
+
+
+def retry(
+    jobs: Jobs, *, by: object = None, reason: str = "", as_of: datetime | None = None
+) -> Result:
+    """Make DEAD and CANCELLED jobs READY with a fresh budget; their history stays.
+
+    as_of: only those that had ended by then, so that a repeated click never retries a job that
+    ran and died again in between.
+    """
+    return _run(sql.RETRY, Verb.RETRY, jobs, by, reason, as_of=as_of)
+
+
+def run_now(jobs: Jobs, *, by: object = None, reason: str = "") -> Result:
+    """Make SCHEDULED jobs READY without waiting for their moment."""
+    return _run(sql.RUN_NOW, Verb.RUN_NOW, jobs, by, reason)
+
+
+def reprioritise(jobs: Jobs, priority: int, *, by: object = None, reason: str = "") -> Result:
+    """Give waiting jobs another priority. Raises ValueError outside -100 to 100."""
+    if not -100 <= priority <= 100:
+        raise ValueError(f"priority must be a whole number between -100 and 100, not {priority}.")
+    return _run(sql.REPRIORITISE, "reprioritise", jobs, by, reason, priority=priority)
+
+
+def move(jobs: Jobs, queue: str, *, by: object = None, reason: str = "") -> Result:
+    """Put waiting jobs into another queue. Raises ValueError for what is no queue name."""
+    return _run(sql.MOVE, "move", jobs, by, reason, queue=_queue_name(queue))
+
+
+def delete(jobs: Jobs, *, by: object = None, reason: str = "") -> Result:
+    """Delete final jobs with their attempts; the events stay."""
+    return _run(sql.DELETE, "delete", jobs, by, reason)
+
+
+def prune(older_than: Mapping[State, float], *, by: object = None) -> Result:
+    """Delete final jobs that ended longer ago than this many seconds, state by state.
+
+    In batches, each committed by itself; rows that somebody else holds are left for the next time.
+    """
+    alias, total = settings().database, 0
+    for state, seconds in older_than.items():
+        parameters: dict[str, Any] = {"state": str(state), "age": seconds, "limit": BATCH}
+        while True:
+            with connections[alias].cursor() as cursor:
+                cursor.execute(sql.PRUNE, parameters)
+                (count,) = cursor.fetchone()
+            total += count
+            if count < BATCH:
+                break
+    result = Result(verb=str(Verb.PRUNE), changed=total)
+    _say(result, actor(by))
+    return result
+
+
+def pause(queue: str, *, by: object = None, reason: str = "") -> Result:
+    """Let no further job of this queue start; what runs goes on."""
+    parameters = {"queue": _queue_name(queue), "by": actor(by), "note": reason}
+    return _switch("pause", sql.PAUSE, parameters, "paused")
+
+
+def resume(queue: str, *, by: object = None, reason: str = "") -> Result:
+    """Let jobs of this queue start again."""
+    parameters = {"queue": _queue_name(queue), "by": actor(by), "note": reason}
+    return _switch("resume", sql.RESUME, parameters, "resumed")
+
+
+def actor(by: object) -> str:
+    """Return the name under which an act is recorded: of a user, or the text itself."""
+    name = getattr(by, "get_username", None)
+    return "" if by is None else str(name() if callable(name) else by)[:200]
+
+
+def _queue_name(queue: str) -> str:
+    if not isinstance(queue, str) or not QUEUE_NAME.match(queue):
+        raise ValueError(f"{queue!r} is not a queue name: write {QUEUE_NAME_RULE}.")
+    return queue
+
+
+def _switch(verb: str, statement: str, parameters: dict[str, Any], news: str) -> Result:
+    alias = settings().database
+    with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
+        cursor.execute(statement, parameters)
+        changed = cursor.fetchone() is not None
+        if changed:
+            tell(news, queue=parameters["queue"])
+    result = Result(verb=verb, changed=int(changed), left={} if changed else {SAME: 1})
+    _say(result, parameters["by"], queue=parameters["queue"])
+    return result
+
+
+def _run(
+    statement: str, verb: str, jobs: Jobs, by: object, reason: str, **parameters: Any
+) -> Result:
+    parameters |= {"by": actor(by), "note": reason, "kind": str(verb)}
+    total = Result(verb=str(verb))
+    for ids in batched(_ids(jobs), BATCH, strict=False):
+        total += _again_after_deadlock(statement, verb, {**parameters, "ids": list(ids)})
+    _say(total, parameters["by"])
+    return total
+
+
+def _ids(jobs: Jobs) -> Iterator[int]:
+    """The ids as they are now, in order, wherever the batches lead: one snapshot of the filter."""
+    match jobs:
+        case QuerySet() if jobs.model is Job:
+            chosen: QuerySet[Job] = jobs.using(settings().database)
+            if chosen.query.is_sliced:
+                chosen = Job.objects.using(chosen.db).filter(pk__in=chosen.values_list("pk"))
+            yield from chosen.order_by("pk").values_list("pk", flat=True).iterator(BATCH)
+        case Iterable() if not isinstance(jobs, str | bytes):
+            yield from sorted({_id(job) for job in jobs})
+        case _:
+            yield _id(jobs)
+
+
+def _id(job: Any) -> int:
+    match job:
+        case Job(pk=int() as pk):
+            return pk
+        case TaskResult(id=str() as text) | (str() as text) if text.isascii() and text.isdigit():
+            return int(text)
+        case int() if not isinstance(job, bool):
+            return job
+    raise TypeError(
+        f"{job!r} is no job: write a Job, its id or its TaskResult, or several of them."
+    )
+
+
+def _again_after_deadlock(statement: str, verb: str, parameters: dict[str, Any]) -> Result:
+    """Rows are locked in id order, but an outsider's transaction may lock them as it likes."""
+    alias = settings().database
+    for _ in range(TRIES - 1):
+        try:
+            return _batch(statement, verb, parameters)
+        except OperationalError as error:
+            state = getattr(error.__cause__, "sqlstate", None)
+            if connections[alias].in_atomic_block or state not in (DEADLOCK, SERIALIZATION):
+                raise
+    return _batch(statement, verb, parameters)
+
+
+def _batch(statement: str, verb: str, parameters: dict[str, Any]) -> Result:
+    alias = settings().database
+    with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
+        cursor.execute(statement, parameters)
+        rows = [Row(*row) for row in cursor.fetchall()]
+        changed = [row for row in rows if row.changed]
+        _announce(verb, changed)
+    left = Counter(row.why for row in rows if not row.changed)
+    if missing := len(parameters["ids"]) - len(rows):
+        left[MISSING] += missing
+    return Result(
+        verb=str(verb),
+        changed=len(changed),
+        ids=tuple(sorted(row.id for row in changed)),
+        asked=sum(verb == Verb.CANCEL and row.was == State.RUNNING for row in changed),
+        left=dict(left),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The answer of a verb's statement for one job that is there."""
+
+    id: int
+    was: str
+    changed: bool
+    queue: str
+    worker: Any
+    why: str  # for one left alone: its state, or a word of this module
+
+
+def _announce(verb: str, changed: list[Row]) -> None:
+    """Tell the workers, after the commit."""
+    if verb == Verb.CANCEL:
+        for worker in {row.worker for row in changed if row.was == State.RUNNING}:
+            tell("cancel", worker=str(worker))
+        if ended := [row.id for row in changed if row.was in WAITING]:
+            alias = settings().database
+            connections[alias].on_commit(lambda: tell_finished(ended), robust=True)
+    elif verb in (Verb.RETRY, Verb.RUN_NOW) or verb == "move":
+        for queue in {row.queue for row in changed}:
+            tell_ready(queue)
+
+
+def tell_finished(ids: Sequence[int]) -> None:
+    """Send Django's `task_finished` for jobs that ended while no worker held them: cancelled by an
+    operator, or ended by the leader."""
+    from django.tasks.exceptions import TaskResultDoesNotExist
+    from django.tasks.signals import task_finished
+
+    from jobqueue.backend import JobQueueBackend
+    from jobqueue.results import of_job
+
+    jobs = Job.objects.using(settings().database).filter(pk__in=ids, state__in=FINAL)
+    for job in jobs.iterator(chunk_size=50):  # each may bear a megabyte of arguments
+        try:
+            result = of_job(job, job.attempt_set.order_by("number"))
+        except TaskResultDoesNotExist:
+            continue  # a task that this code does not know has no receivers here
+        signals.send(task_finished, "task_finished", JobQueueBackend, result)
+
+
+def _say(result: Result, by: str, **facts: Any) -> None:
+    if result.changed:
+        log.info(
+            "operator_acted",
+            verb=result.verb,
+            changed=result.changed,
+            left=dict(result.left),
+            by=by,
+            jobs=list(result.ids[:20]),
+            **facts,
+        )

@@ -1,0 +1,1 @@
+"""Recurring jobs: cron expressions and the schedules that a project declares in code."""

@@ -1,0 +1,1 @@
+"""Which jobs this worker takes next, and how many."""

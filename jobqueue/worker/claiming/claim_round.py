@@ -1,0 +1,139 @@
+"""One round: successes are written and jobs claimed in their place, each started at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import structlog
+from psycopg import AsyncConnection
+
+from jobqueue.conf import Settings
+from jobqueue.store import claims, finish_and_claim
+from jobqueue.store.claims import Backend, Claim
+from jobqueue.store.connections import Session
+from jobqueue.store.error_classes import concerns_data
+from jobqueue.worker.claiming.lost_claims import Doubts
+from jobqueue.worker.claiming.scan_cursor import Marks
+from jobqueue.worker.claiming.tokens import new_tokens
+from jobqueue.worker.execution.executor import Executor
+from jobqueue.worker.inflight import Registry
+from jobqueue.worker.outcomes.completer import Finisher
+from jobqueue.worker.outcomes.pending import Waiting
+
+CALL_SECONDS = 5.0
+log = structlog.get_logger("jobqueue")
+
+
+@dataclass
+class Intake:
+    """What the rounds of all connections share."""
+
+    worker: UUID
+    settings: Settings
+    registry: Registry
+    executor: Executor
+    doubts: Doubts
+    marks: Marks
+    stopped: asyncio.Event
+    share: int  # how many successes one round writes at most
+    under_way: int = 0  # free slots that rounds have asked to fill
+
+    @property
+    def outcomes(self) -> Finisher:
+        return self.executor.finisher
+
+    @property
+    def free(self) -> int:
+        """How many slots nobody holds, nor may turn out to hold."""
+        return self.registry.free - self.doubts.slots - self.under_way
+
+    @property
+    def room(self) -> int:
+        """How many jobs a round can ask for."""
+        if self.executor.receivers.is_behind:
+            return 0
+        return self.free + len(self.outcomes.outbox.lendable(self.share))
+
+    def take(self, rows: Sequence[Claim], sent: float, *, start: bool) -> None:
+        """All are registered before the first handler makes its first step."""
+        for held in [self.registry.add(row, sent) for row in rows]:
+            row = held.claim
+            log.debug("job_claimed", job=row.id, task=row.task, queue=row.queue)
+            if start:
+                self.executor.start(held)
+            else:
+                self.executor.give_back(held)
+
+
+class Rounds:
+    """Those of one connection, one after the other."""
+
+    def __init__(self, session: Session, intake: Intake) -> None:
+        self.session, self.intake = session, intake
+        self.backend: Backend | None = None
+        session.prepare = self._meet
+
+    async def _meet(self, connection: AsyncConnection[Any]) -> None:
+        """Remember who serves a fresh connection, in case it is cut."""
+        self.backend = await claims.backend(connection)
+
+    async def claim(self, queue: str) -> bool | None:
+        """Take as many jobs as there is room for; whether the queue may hold more. None: nobody
+        knows, since there was no room after all, or the stop has come."""
+        intake = self.intake
+        await self.session.open(CALL_SECONDS)
+        if intake.stopped.is_set() or intake.room <= 0:
+            return None
+        ended = intake.outcomes.outbox.lend(intake.share)
+        try:
+            rows, asked, sent = await self._exchange(queue, ended)
+        except BaseException as error:
+            intake.outcomes.not_heard(ended)
+            if not ended or not isinstance(error, Exception) or not concerns_data(error):
+                raise
+            intake.marks.look(queue)
+            return None  # it may be one of the outcomes: the next round goes without them
+        lease, margin = intake.settings.lease_seconds, intake.settings.lease_margin_seconds
+        late = _now() - sent > lease - margin
+        intake.take(rows, sent, start=not (late or intake.stopped.is_set()))
+        # None where all that was to make room is locked, if only by another claim that meant to
+        # take it: such a one also locks what it then finds to be taken.
+        return len(rows) >= asked if asked > 0 else None
+
+    async def _exchange(
+        self, queue: str, ended: Sequence[Waiting]
+    ) -> tuple[Sequence[Claim], int, float]:
+        """Return the rows, how many there could be at most, and when they were asked for."""
+        intake, sent = self.intake, _now()
+        asked, lease = intake.free + len(ended), intake.settings.lease_seconds
+        # Not less than none, where doubts take room: what has ended may prove to be locked.
+        fresh = max(asked - len(ended), 0)
+        tokens, begun = new_tokens(asked), intake.marks.begin(queue, sent)
+        call, claim = self.session.call, (queue, intake.worker, tokens, lease, begun.after)
+        intake.under_way += fresh
+        try:
+            if ended:
+                endings = [waiting.ending for waiting in ended]
+                answers, rows = await call(finish_and_claim.exchange, CALL_SECONDS, *claim, endings)
+                intake.outcomes.heard(ended, answers)
+                asked -= len(ended) - len(answers)  # the slots of the others stay taken
+            else:
+                rows = await call(claims.claim, CALL_SECONDS, *claim)
+        except BaseException:
+            if self.session.connection is None:  # cut: nobody knows whether it was done
+                intake.doubts.add(self.backend, tokens, until=sent + lease)
+            raise
+        finally:
+            intake.under_way -= fresh
+        intake.marks.seen(queue, begun, rows, _now())
+        if asked <= 0:  # it could take nothing, urgent or not
+            intake.marks.look(queue)
+        return rows, asked, sent
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,135 @@
+"""The steps of a handler's coroutines, and of the tasks that it starts: contained."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine
+from contextvars import ContextVar
+from typing import Any
+
+from jobqueue.worker.inflight import Held
+
+# The claim whose handler runs here: what it starts on the loop belongs to it.
+current_held: ContextVar[Held | None] = ContextVar("jobqueue_current_held", default=None)
+
+
+class Steps(Coroutine[Any, Any, Any]):
+    """A coroutine whose every step ends in the process in which it began.
+
+    A child that a handler forked comes back into the worker's code at the end of the step: it
+    owns none of the worker's sockets, and must not go on as a second worker.
+    """
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner if hasattr(inner, "send") else inner.__await__()
+        self.forks = forks()
+        self.closed = False  # from outside: nobody awaits it any more
+        self.__name__ = getattr(inner, "__name__", type(inner).__name__)
+        self.__qualname__ = getattr(inner, "__qualname__", self.__name__)
+
+    # What stacks and task representations read.
+    @property
+    def cr_frame(self) -> Any:
+        return getattr(self.inner, "cr_frame", None) or getattr(self.inner, "gi_frame", None)
+
+    @property
+    def cr_await(self) -> Any:
+        return getattr(self.inner, "cr_await", None) or getattr(self.inner, "gi_yieldfrom", None)
+
+    @property
+    def cr_code(self) -> Any:
+        return getattr(self.inner, "cr_code", None) or getattr(self.inner, "gi_code", None)
+
+    @property
+    def cr_running(self) -> bool:
+        return bool(getattr(self.inner, "cr_running", False))
+
+    def __await__(self) -> Any:
+        return self
+
+    def __iter__(self) -> Steps:
+        return self
+
+    def __next__(self) -> Any:
+        return self._step(self.inner.send, None)
+
+    def send(self, value: Any) -> Any:
+        return self._step(self.inner.send, value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._step(self.inner.throw, *error)
+
+    def close(self) -> None:
+        self.closed = True
+        self._step(self.inner.close)
+
+    def _step(self, call: Callable[..., Any], *args: Any) -> Any:
+        try:
+            waits_for = call(*args)
+        except BaseException as error:
+            leave_if_forked(self.forks, error)
+            raise
+        if _forks != self.forks:
+            leave_if_forked(self.forks, RuntimeError("the child went back to the worker's loop"))
+        return waits_for
+
+
+class TaskSteps(Steps):
+    """The coroutine of a task that a handler started: asyncio would let these two errors end the
+    worker's loop."""
+
+    def _step(self, call: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return super()._step(call, *args)
+        except (SystemExit, KeyboardInterrupt) as error:
+            kind = type(error).__name__
+            raise RuntimeError(f"a task of the handler raised {kind}: {error}") from error
+
+
+# How many forks lie between this process and the one that imported this. Asking the system for the
+# process's number takes long, at every step of every handler.
+_forks = 0
+
+
+def _forked() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+def forks() -> int:
+    """Return a number that differs in a forked child."""
+    return _forks
+
+
+def leave_if_forked(before: int, error: BaseException | None) -> None:
+    """End a forked child as it would have ended by itself; do nothing in the worker."""
+    if _forks == before:
+        return
+    match error:
+        case SystemExit(code=int(code)):
+            os._exit(code & 0xFF)
+        case None | StopIteration() | SystemExit(code=None):
+            os._exit(0)
+    os._exit(1)
+
+
+def adopt_children(
+    loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any
+) -> asyncio.Task[Any]:
+    """The loop's task factory: a task that a handler starts is noted as that handler's."""
+    held = current_held.get()
+    if held is None:
+        return asyncio.Task(coroutine, loop=loop, **options)
+    task: asyncio.Task[Any] = asyncio.Task(TaskSteps(coroutine), loop=loop, **options)
+    if held.on_stray is not None:  # started by what the handler left behind
+        held.on_stray(task)
+        return task
+    if held.children is None:
+        held.children = set()
+    held.children.add(task)
+    task.add_done_callback(held.children.discard)
+    return task

@@ -1,0 +1,219 @@
+"""How one handler runs: a coroutine on the loop, or a function in its lane's thread.
+
+Either way it ends as a value or an error, never as an exception that reaches the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from contextvars import copy_context
+from typing import Any
+
+from asgiref.sync import ThreadSensitiveContext
+
+from jobqueue.exceptions import JobCancelled, JobInterrupted, JobTimeout
+from jobqueue.worker.execution.containment import Steps, current_held, forks, leave_if_forked
+from jobqueue.worker.execution.strays import Strays
+from jobqueue.worker.execution.swallowed import Again
+from jobqueue.worker.inflight import Held, Stop
+from jobqueue.worker.outcomes.attempt_options import Ended
+from jobqueue.worker.threads.handler_thread import Lane, Lanes
+
+INTERRUPT: dict[Stop, type[BaseException]] = {
+    Stop.CANCEL: JobCancelled,
+    Stop.TIMEOUT: JobTimeout,
+    Stop.SHUTDOWN: JobInterrupted,
+    Stop.LEASE: JobInterrupted,
+}
+# How long a cancelled function may take to look at `is_cancelled` before it is interrupted.
+LOOK_SECONDS = 0.5
+# How soon an interrupt that could not be raised is tried again.
+INTERRUPT_AGAIN_SECONDS = 0.01
+# How often the query that keeps an interrupt from landing is looked for, and cancelled.
+QUERY_SECONDS = 0.25
+# From a handler's end, however it ended, to what is to be written. Never raises.
+Settle = Callable[[Any, BaseException | None], Ended]
+
+
+class OwnLane(Executor):
+    """Wherever a coroutine uses the ORM: the lane of its handler, taken when it first does so."""
+
+    def __init__(self, lanes: Lanes) -> None:
+        self._lanes = lanes
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        held = current_held.get()
+        if held is None or held.on_stray is not None:
+            raise RuntimeError("The handler has ended, and with it its database connections.")
+        return _lane(held, self._lanes).submit(fn, *args, **kwargs)
+
+
+def enter_lanes(lanes: Lanes) -> None:
+    """In the context from which all handlers start: entering it for each one takes longer than
+    anything else that the worker does for a job."""
+    with contextlib.suppress(StopIteration):  # it awaits nothing
+        ThreadSensitiveContext(executor=OwnLane(lanes)).__aenter__().send(None)  # type: ignore[no-untyped-call]
+
+
+def _lane(held: Held, lanes: Lanes) -> Lane:
+    if held.lane is None:
+        lane = held.lane = lanes.take()
+        lane.submit(lane.prepare)
+    return held.lane  # type: ignore[no-any-return]
+
+
+async def run_coroutine(
+    held: Held, lanes: Lanes, strays: Strays, call: Callable[[], Any], settle: Settle
+) -> Ended:
+    """Await an `async def` handler in a lane of its own."""
+    value: Any = None
+    error: BaseException | None = None
+    steps = None
+    try:
+        held.interrupt = lambda why, patience: _cancel(held, lanes)
+        value = await (steps := Steps(call()))
+    except BaseException as raised:
+        if steps is not None and steps.closed:  # the loop is gone, and this with it
+            raise
+        error = raised
+    held.interrupt = None
+    strays.collect(held)
+    if error is None and held.lane is None and _is_small(value):
+        return settle(value, None)
+    # In the lane, where a big result or a slow message holds up no other handler; and behind every
+    # call that the coroutine left running there: it has not ended before.
+    lane = _lane(held, lanes)
+    settled = lane.submit(_settle_in_lane, lane, settle, value, error)
+    del value, error  # held by this frame, an error would hold itself
+    await _outlast(settled, lane, lanes)
+    return settled.result()  # type: ignore[no-any-return]
+
+
+def _is_small(value: Any) -> bool:
+    match value:
+        case None | True | False:
+            return True
+    kind = type(value)
+    if kind is int:
+        return bool(value.bit_length() < 64)
+    return kind is float or (kind is str and len(value) < 1_000)
+
+
+def _settle_in_lane(lane: Lane, settle: Settle, value: Any, error: BaseException | None) -> Ended:
+    try:
+        return settle(value, error)
+    finally:
+        lane.tidy()
+
+
+async def _outlast(settled: Future[Any], lane: Lane, lanes: Lanes) -> None:
+    """Wait for the lane through any number of cancels: they are for the handler, which has ended
+    as a value already. Queries that it left running are cancelled."""
+    waiting = asyncio.wrap_future(settled)
+    while not waiting.done():
+        if lane.pending > 1 and (cancel := lane.queries()):
+            lanes.apart(cancel)
+        try:
+            await asyncio.wait({waiting}, timeout=QUERY_SECONDS if lane.pending > 1 else None)
+        except asyncio.CancelledError:
+            continue
+
+
+def _cancel(held: Held, lanes: Lanes) -> None:
+    if held.task is not None:
+        held.task.cancel()
+    if held.lane is not None and held.lane.pending and (cancel := held.lane.queries()):
+        # The coroutine goes on at once, but its query would keep the lane until it ends.
+        lanes.apart(cancel)
+
+
+def run_function(
+    held: Held, lanes: Lanes, call: Callable[[], Any], settle: Settle, *, interruptible: bool
+) -> Future[Ended]:
+    """Start a plain handler in a lane's thread; the future ends when it has really ended."""
+    lane = held.lane = lanes.take()
+    loop = asyncio.get_running_loop()
+    if interruptible:
+        held.interrupt = _Interrupter(held, lane, lanes, loop).stop
+    context, before = copy_context(), forks()
+
+    def run() -> Ended:
+        try:
+            lane.prepare()
+            lane.bridge(loop)
+            value, error = context.run(lane.run_user_code, call)
+        except BaseException as broken:
+            value, error = None, broken
+        leave_if_forked(before, error)
+        try:
+            return context.run(settle, value, error)
+        finally:
+            del value, error
+            lane.tidy()
+
+    return lane.submit(run)
+
+
+class _Interrupter:
+    """Raises an exception in a plain handler's thread, and cancels the query that keeps it out."""
+
+    def __init__(
+        self, held: Held, lane: Lane, lanes: Lanes, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.held, self.lane, self.lanes, self.loop = held, lane, lanes, loop
+
+    def stop(self, why: Stop, patience: float) -> None:
+        """On the loop. A cancel leaves the handler a moment to look; one that has looked is given
+        its whole time to clean up."""
+        if why is not Stop.CANCEL:
+            self._raise(why)
+            return
+        look = min(LOOK_SECONDS, patience)
+        self.loop.call_later(look, self._unless_seen, patience - look)
+
+    def _unless_seen(self, patience: float) -> None:
+        if self.held.control.seen:
+            self.loop.call_later(patience, self._raise, Stop.CANCEL)
+        else:
+            self._raise(Stop.CANCEL)
+
+    def _raise(self, why: Stop) -> None:
+        if self.held.ended or not self.lane.is_open:
+            return
+        landed: list[bool] = []
+        if self.lane.interrupt(self._kind(why, landed)):
+            for task in self.held.children or ():
+                task.cancel()  # the thread waits for it in async_to_sync
+            self._free_thread(landed)
+        else:  # not just now
+            self.loop.call_later(INTERRUPT_AGAIN_SECONDS, self._raise, why)
+
+    def _kind(self, why: Stop, landed: list[bool]) -> type[BaseException]:
+        """Return the exception's class, as one that tells when it is raised in its thread, and
+        comes again when it was dropped there."""
+        kind = INTERRUPT[why]
+
+        def raised(error: BaseException, *args: object) -> None:
+            self.held.landed = True
+            landed.append(True)
+            kind.__init__(error, *args)
+
+        def again(error: BaseException) -> None:
+            self.held.landed = False
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self.loop.call_soon_threadsafe(self._raise, why)
+
+        words = {"__init__": raised, "again": again, "__module__": kind.__module__}
+        return type(kind.__name__, (kind, Again), words)
+
+    def _free_thread(self, landed: list[bool]) -> None:
+        """An exception lands only when the thread's query has ended. Once it has landed, queries
+        belong to the handler's clean-up."""
+        if landed or not self.lane.is_open:
+            return
+        if cancel := self.lane.queries():
+            self.lanes.apart(lambda: cancel() if self.lane.is_open and not landed else None)
+        self.loop.call_later(QUERY_SECONDS, self._free_thread, landed)

@@ -1,0 +1,50 @@
+"""Handlers that were told to stop and do not: reported with their stacks, then the worker goes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from jobqueue.conf import Settings
+from jobqueue.worker.inflight import Held, Registry
+from jobqueue.worker.process import stacks
+
+REPORT_SECONDS = 60.0
+# Its slot and its keys stay taken meanwhile; a fresh process gives the capacity back.
+LEAVE_SECONDS = 300.0
+log = structlog.get_logger("jobqueue")
+
+
+class Stuck:
+    """Looks at every beat for handlers that ignore a cancel or a timeout."""
+
+    def __init__(
+        self, settings: Settings, registry: Registry, leave: Callable[[str], None]
+    ) -> None:
+        self.settings, self.registry, self.leave = settings, registry, leave
+
+    def look(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for held in self.registry:
+            if held.told is None or held.ended:
+                continue
+            ignored = now - held.told_first_at
+            if ignored <= self.settings.cancel_seconds:
+                continue
+            if now - held.warned_at >= REPORT_SECONDS:
+                held.warned_at = now
+                self._report(held, ignored)
+            if ignored > LEAVE_SECONDS:
+                self.leave(f"the handler of job {held.claim.id} does not end")
+
+    def _report(self, held: Held, ignored: float) -> None:
+        log.warning(
+            "handler_not_ending",
+            job=held.claim.id,
+            task=held.claim.task,
+            told=held.told,
+            seconds=round(ignored, 1),
+            stack=stacks.of_handler(held),
+        )

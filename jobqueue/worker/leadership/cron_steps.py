@@ -1,0 +1,171 @@
+"""The leader's cron: due schedules become jobs, one transaction for each schedule."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import structlog
+from psycopg import AsyncConnection
+
+from jobqueue.conf import Settings
+from jobqueue.enqueueing.job_row import draft
+from jobqueue.payload import clean
+from jobqueue.scheduling import cron
+from jobqueue.states import AUTOMATIC
+from jobqueue.store import promotion, schedules
+from jobqueue.store.batches import in_batch
+from jobqueue.store.connections import Session
+from jobqueue.store.error_classes import is_weather
+from jobqueue.tasks import UnknownTask, resolve
+from jobqueue.worker.leadership.job_steps import BATCH_SECONDS, CALL_SECONDS
+from jobqueue.worker.leadership.maintenance import Step
+
+STRIKES = 3
+MUTED_SECONDS = 60.0  # between two tries at a schedule whose task this code does not know
+ERROR_LIMIT = 1000
+log = structlog.get_logger("jobqueue")
+
+
+class Ticking:
+    """The steps of cron, and what they remember between their batches."""
+
+    def __init__(
+        self,
+        session: Session,
+        *,
+        worker: UUID,
+        settings: Settings,
+        wake: Callable[[str, float], None],
+    ) -> None:
+        self.session, self.settings, self.wake = session, settings, wake
+        self.actor = str(worker)
+        self._muted: dict[int, float] = {}  # schedule -> when to try again
+
+    def steps(self) -> list[Step]:
+        """Like the sweeps: a cheap look, and the act when there is something to do."""
+        return [
+            Step("schedules", self.look, interval=6.0),
+            Step("tick", self.fire, limit=20),
+        ]
+
+    async def look(self, limit: int) -> bool:
+        """Sleep until the next tick is due."""
+        now = asyncio.get_running_loop().time()
+        self._muted = {id: until for id, until in self._muted.items() if until > now}
+        answer = await self.session.call(schedules.next_run, CALL_SECONDS, self._muted)
+        if answer.unplanned:
+            self.wake("tick", now)
+        elif answer.at is not None:
+            self.wake("tick", now + max(answer.at - answer.now, 0.0))
+        return False
+
+    async def fire(self, limit: int) -> bool:
+        """Enqueue what is due. One that fails stops no other."""
+        ids = await self.session.call(schedules.due, CALL_SECONDS, limit, self._muted)
+        weather: Exception | None = None
+        queues: set[str] = set()
+        for id in ids:
+            try:
+                queues |= await self._fire_one(id)
+            except Exception as error:
+                if not is_weather(error):
+                    raise
+                weather = weather or error
+        if queues and self.settings.notify:
+            payloads = [json.dumps({"kind": "ready", "queue": queue}) for queue in sorted(queues)]
+            await self.session.call(promotion.notify, CALL_SECONDS, payloads)
+        if weather is not None:
+            raise weather
+        if len(ids) == limit:
+            return True
+        return await self.look(limit)
+
+    async def _fire_one(self, id: int) -> set[str]:
+        """Return the queues that have new jobs."""
+        taken: list[schedules.Due] = []
+
+        async def fire(connection: AsyncConnection[Any]) -> set[str]:
+            schedule = await schedules.take(connection, id)
+            if schedule is None:
+                return set()
+            taken.append(schedule)
+            return await self._enqueue(connection, schedule)
+
+        try:
+            return await self.session.call(in_batch, CALL_SECONDS, BATCH_SECONDS, fire)
+        except Exception as error:
+            if not taken or is_weather(error):
+                raise
+            await self._failed(taken[0], error)
+            return set()
+
+    async def _enqueue(self, connection: AsyncConnection[Any], schedule: schedules.Due) -> set[str]:
+        """Ticks, their jobs and the next plan, all in the transaction that holds the row."""
+        s, planned = schedule, schedule.next_run_at
+        if planned is None:
+            await schedules.plan(connection, s.id, cron.next_tick(s.cron, s.timezone, s.now), None)
+            return set()
+        ticks = cron.due_ticks(s.cron, s.timezone, planned, s.now, s.catch_up)
+        queues, row = set(), drafted(schedule, self.settings)
+        for at in ticks:
+            tick = await schedules.tick(connection, s.id, at, self.actor)
+            if tick is not None:  # else another leader was there before
+                job = await schedules.insert_job(connection, row)
+                await schedules.link(connection, tick, job)
+                queues.add(row["queue"])
+                log.debug("schedule_fired", schedule=s.name, tick=at.isoformat(), job=job)
+        if not ticks or ticks[0] != planned:
+            skipped = {"since": planned.isoformat(), "catch_up": s.catch_up}
+            log.warning("schedule_ticks_skipped", schedule=s.name, **skipped)
+        # With a backlog of ticks the next one may be due already.
+        backlog = s.catch_up == "all" and ticks
+        after = ticks[-1] if backlog else s.now
+        following = cron.next_tick(s.cron, s.timezone, after)
+        await schedules.plan(connection, s.id, following, ticks[-1] if ticks else None)
+        return queues
+
+    async def _failed(self, schedule: schedules.Due, error: Exception) -> None:
+        """A strike; but a task that this code does not know may come with the next deploy."""
+        text = clean(f"{type(error).__name__}: {error}", ERROR_LIMIT)
+        if isinstance(error, UnknownTask) and schedule.next_run_at is not None:
+            patience = timedelta(seconds=self.settings.unknown_task_seconds)
+            if schedule.now - schedule.next_run_at < patience:
+                log.warning("schedule_task_unknown", schedule=schedule.name, error=text)
+                now = asyncio.get_running_loop().time()
+                self._muted[schedule.id] = now + MUTED_SECONDS
+                await self.session.call(schedules.note, CALL_SECONDS, schedule.id, text)
+                return
+        enabled = await self.session.call(
+            schedules.strike,
+            CALL_SECONDS,
+            schedule,
+            error=text,
+            reason=f"{AUTOMATIC}{text}",
+            next_run_at=_following(schedule),
+            most=1 if isinstance(error, UnknownTask) else STRIKES,
+        )
+        if enabled:
+            log.warning("schedule_failed", schedule=schedule.name, error=text)
+        elif enabled is not None:
+            log.error("schedule_disabled", schedule=schedule.name, error=text)
+
+
+def drafted(schedule: schedules.Due, settings: Settings) -> dict[str, Any]:
+    """Return the row of the job that this schedule makes, checked as any enqueue is."""
+    task = resolve(schedule.task)
+    changes: dict[str, Any] = {"priority": schedule.priority}
+    if schedule.queue:
+        changes["queue_name"] = schedule.queue
+    return draft(task.using(**changes), schedule.args, schedule.kwargs, settings)
+
+
+def _following(schedule: schedules.Due) -> Any:
+    try:
+        return cron.next_tick(schedule.cron, schedule.timezone, schedule.now)
+    except cron.CronError:
+        return None

@@ -1,0 +1,300 @@
+"""The election service, and a term of leadership as a scope."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from typing import Any
+from uuid import UUID
+
+import structlog
+
+from jobqueue.conf import LEADER_TRUST_MARGIN_SECONDS, Settings
+from jobqueue.store import leadership, promotion
+from jobqueue.store.connections import Backoff, Session
+from jobqueue.store.error_classes import is_weather
+from jobqueue.worker.leadership.cron_steps import Ticking
+from jobqueue.worker.leadership.job_steps import Sweeping
+from jobqueue.worker.leadership.maintenance import Maintenance, StuckError
+from jobqueue.worker.outages import Outages, Patience
+
+LOOK_SECONDS = 5.0
+ELECT_SECONDS = 2.0
+RESIGN_SECONDS = 1.0
+# After a wake from a leader that left, so that not every worker asks in the same moment.
+HINT_JITTER_SECONDS = 0.1
+log = structlog.get_logger("jobqueue")
+
+
+class EndOfTermError(Exception):
+    """Why a term ended while nothing was wrong with the code."""
+
+
+class Leader:
+    """Takes the role when it is free, does the maintenance, and gives the role back.
+
+    A follower keeps no connection and sends nothing but elections. `is_leading` compares with
+    the clock, so it is false from the moment the trust ends, whatever runs or waits then.
+    """
+
+    def __init__(
+        self,
+        *,
+        parameters: dict[str, Any],
+        worker: UUID,
+        settings: Settings,
+        outages: Outages | None = None,
+    ) -> None:
+        self.worker, self.settings = worker, settings
+        self.outages = outages or Outages()  # the worker's: together they say it once
+        self.log = log.bind(worker=str(worker))
+        self._session = Session(parameters, "leader")
+        self._work = Session(parameters, "maintenance")
+        self._maintenance = work = Maintenance(
+            patience=settings.leader_lease_seconds, outages=self.outages
+        )
+        self.sweeping = Sweeping(self._work, worker=worker, settings=settings, wake=work.wake)
+        ticking = Ticking(self._work, worker=worker, settings=settings, wake=work.wake)
+        work.add(*self.sweeping.steps(), *ticking.steps())
+        self._look, self._stopping, self._over = (asyncio.Event() for _ in range(3))
+        self._over.set()  # until run() begins
+        self._term: int | None = None
+        self._trust_end, self._informed = 0.0, -LOOK_SECONDS
+        self._candidacy, self._office = (Patience(p, self.outages) for p in ("elect", "lead"))
+        self._broken, self._unable = False, 0  # unable: wins in a row without a working service
+        self._look.set()  # a first look without being asked
+
+    @property
+    def is_leading(self) -> bool:
+        return self._term is not None and _now() < self._trust_end and not self._stopping.is_set()
+
+    @property
+    def term(self) -> int | None:
+        return self._term if self.is_leading else None
+
+    def vacant(self) -> None:
+        """A beat, or the leader that left, says that nobody leads."""
+        self._heard()
+        if not self._stopping.is_set() and self._term is None:
+            self._look.set()
+
+    def occupied(self) -> None:
+        """A beat saw a leader: this worker need not ask for itself."""
+        self._heard()
+
+    def _heard(self) -> None:
+        self._informed = _now()
+        if self._term is None:  # nothing of ours could find the database back
+            for purpose in ("elect", "lead", "renew", "maintenance"):
+                self.outages.end(purpose)
+
+    def scheduled(self, at: float) -> None:
+        """A job falls due then (epoch seconds of the database's clock)."""
+        if self.is_leading:
+            self.sweeping.scheduled(at)
+
+    def sweep_now(self) -> None:
+        """A death was certified."""
+        if self.is_leading:
+            self._maintenance.wake("reclaim", _now())
+
+    def reconnect(self) -> None:
+        """Open fresh connections before the next use."""
+        self._session.renew()
+        self._work.renew()
+
+    async def resign(self) -> None:
+        """Never lead again; returns when the role is given back, or could not be in time."""
+        self._stopping.set()
+        self._look.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ELECT_SECONDS + RESIGN_SECONDS):
+                await self._over.wait()
+
+    async def run(self) -> None:
+        """Elections and terms, until resigned. Lets out what went wrong five times in a row."""
+        self._over.clear()
+        try:
+            while await self._wait_for_vacancy():
+                await self._candidate()
+        finally:
+            self._term = None
+            self._over.set()
+            await self._session.close()
+            await self._work.close()
+
+    async def _wait_for_vacancy(self) -> bool:
+        """Wait for a hint; look without one only where no beat tells. False: this is the end."""
+        while not self._look.is_set():
+            seconds = LOOK_SECONDS * random.uniform(0.9, 1.1)  # noqa: S311
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._look.wait()
+            if _now() - self._informed > 2 * self.settings.heartbeat_seconds:
+                break
+        self._look.clear()
+        await self._pause(random.uniform(0, HINT_JITTER_SECONDS))  # noqa: S311
+        return not self._stopping.is_set()
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+
+    async def _candidate(self) -> None:
+        start, lease = _now(), self.settings.leader_lease_seconds
+        elect = self._session.call(leadership.elect, ELECT_SECONDS, self.worker, lease)
+        try:
+            term = await elect
+        except Exception as error:
+            await self._try_again(self._candidacy.failed(error))
+            return
+        self._candidacy.succeeded()
+        self._heard()
+        if term is None:
+            await self._session.close()  # a follower keeps no connection
+            return
+        try:
+            await self._lead(term, start + lease - LEADER_TRUST_MARGIN_SECONDS)
+        except Exception as error:
+            if self._broken:
+                raise
+            await self._try_again(self._office.failed(error))
+        else:
+            self._office.succeeded()
+
+    async def _try_again(self, seconds: float) -> None:
+        await self._pause(seconds)
+        self._look.set()
+
+    async def _lead(self, term: int, trust_end: float) -> None:
+        """Lead while the lease is trusted; then stop everything, and give the role back."""
+        if self._stopping.is_set():  # the win was in flight when the stop came
+            await self._hand_back(term)
+            return
+        if not await self._open(trust_end):
+            await self._hand_back(term)
+            self._unable += 1
+            self.log.warning("leader_unable", term=term, in_a_row=self._unable)
+            await self._rest(self.settings.leader_lease_seconds)
+            return
+        self._term, self._trust_end = term, trust_end
+        self.log.info("leader_elected", term=term)
+        try:
+            await self._serve(term)
+        finally:
+            self._term = None
+
+    async def _open(self, trust_end: float) -> bool:
+        """Connect for the maintenance: a leader that cannot work must not keep the role."""
+        backoff = Backoff()
+        while not self._stopping.is_set():
+            left = trust_end - _now()
+            try:
+                await self._work.open(min(ELECT_SECONDS, max(left, 0.1)))
+                return True
+            except Exception as error:
+                if not is_weather(error):
+                    self.log.exception("leader_services_failed")
+            wait = backoff.next_delay()
+            if self._unable or _now() + wait >= trust_end - RESIGN_SECONDS:
+                return False
+            await self._pause(wait)
+        return False
+
+    async def _serve(self, term: int) -> None:
+        why, rest, bug = "trust ended", LEADER_TRUST_MARGIN_SECONDS, None
+        unable, self._unable = self._unable, 0
+        try:
+            async with asyncio.timeout_at(self._trust_end) as scope, asyncio.TaskGroup() as group:
+                group.create_task(self._keep(term, scope))
+                group.create_task(self._until_stop())
+                group.create_task(self._maintain())
+        except* EndOfTermError as ended:
+            why = str(ended.exceptions[0])
+        except* StuckError as stuck:
+            self._unable = unable + 1
+            why, rest = f"stuck: {stuck.exceptions[0]}", self.settings.leader_lease_seconds
+        except* TimeoutError:
+            self._term = None
+        except* Exception as failed:
+            bug = failed.exceptions[0]
+            why = repr(bug)
+        self._term = None
+        await self._leave(term, why, rest)
+        if bug is not None:
+            raise bug
+
+    async def _until_stop(self) -> None:
+        await self._stopping.wait()
+        self._term = None  # the flag falls before the first await of every way out
+        raise EndOfTermError("stopping")
+
+    async def _maintain(self) -> None:
+        try:
+            await self._maintenance.run()
+        except StuckError:
+            self._term = None
+            raise
+        except Exception:
+            self._term = None
+            self._broken = True  # the step has tried often enough
+            raise
+
+    async def _keep(self, term: int, scope: asyncio.Timeout) -> None:
+        """Renew; each renewal pushes the end of the scope to its own start + lease - margin."""
+        lease, every = self.settings.leader_lease_seconds, self.settings.leader_renew_seconds
+        backoff, wait = Backoff(every / 12, every / 2), every
+        while True:
+            await asyncio.sleep(wait)
+            start = _now()
+            bound = max(min(every, self._trust_end - start), 0.01)
+            try:
+                kept = await self._session.call(leadership.renew, bound, self.worker, term, lease)
+            except Exception as error:
+                if not is_weather(error):
+                    self._term = None
+                    raise
+                self.outages.begin("renew", error)
+                wait = backoff.next_delay()
+                continue
+            if scope.expired():  # in this very moment: the term is being ended
+                return
+            if not kept:
+                self._term = None
+                raise EndOfTermError("deposed")
+            self.outages.end("renew")
+            self._trust_end = start + lease - LEADER_TRUST_MARGIN_SECONDS
+            scope.reschedule(self._trust_end)
+            backoff.reset()
+            wait = max(start + every - _now(), 0.0)
+
+    async def _leave(self, term: int, why: str, rest: float) -> None:
+        """Give back what is still ours; somebody else's term is fenced off."""
+        given_back = await self._hand_back(term)
+        if why == "stopping":
+            self.log.info("leader_resigned", term=term, given_back=given_back)
+            return
+        self.log.warning("leader_lost", term=term, reason=why, given_back=given_back)
+        await self._rest(rest)
+
+    async def _rest(self, seconds: float) -> None:
+        """Others first: whoever has just failed at it should not win again at once."""
+        await self._pause(seconds * random.uniform(1, 2))  # noqa: S311
+
+    async def _hand_back(self, term: int) -> bool:
+        """Resign, and tell the others once that has committed. Bounded; never raises."""
+        call = self._session.call
+        try:
+            given_back = await call(leadership.resign, RESIGN_SECONDS, self.worker, term)
+            if given_back and self.settings.notify:
+                await call(promotion.notify, RESIGN_SECONDS, ['{"kind": "leader"}'])
+        except Exception as error:
+            self.log.debug("leader_resign_failed", term=term, error=repr(error))
+            return False
+        return given_back
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,146 @@
+"""The leader's work as a table of steps: one bounded batch of one step at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from math import inf
+
+import structlog
+from psycopg.errors import QueryCanceled
+
+from jobqueue.store.connections import Backoff
+from jobqueue.store.error_classes import is_weather
+from jobqueue.worker.outages import Outages
+
+UNEXPECTED_IN_A_ROW = 5
+# A step that was asked for again and again still leaves room for the others.
+PAUSE_SECONDS = 0.02
+TIMEOUTS_UNTIL_SMALLER, TIMEOUT_WINDOW_SECONDS = 3, 600.0
+log = structlog.get_logger("jobqueue")
+
+
+class StuckError(Exception):
+    """No step has succeeded for so long that somebody else should lead."""
+
+
+@dataclass(slots=True)
+class Step:
+    """One row of the table. `run` does one batch of at most `limit` rows and says whether there is
+    more. Without an interval (seconds) it runs only when another step or a hint asks for it."""
+
+    name: str
+    run: Callable[[int], Awaitable[bool]]
+    limit: int = 100
+    interval: float = inf
+    due: float = inf  # monotonic, as all moments here
+    ran: float = -inf
+    unexpected: int = 0
+    weather: Backoff = field(default_factory=Backoff)
+    trouble: Backoff = field(default_factory=lambda: Backoff(1.0, 60.0))
+    timeouts: deque[float] = field(default_factory=deque)
+
+    def wake(self, moment: float) -> None:
+        """Run at this moment, or earlier if that was due anyway."""
+        self.due = min(self.due, max(moment, self.ran + PAUSE_SECONDS))
+
+
+class Maintenance:
+    """Runs the steps in the order in which they fall due. Kept over the terms of one process."""
+
+    def __init__(self, *steps: Step, patience: float, outages: Outages | None = None) -> None:
+        self.steps: dict[str, Step] = {}
+        self.add(*steps)
+        self.patience = patience
+        self.outages = outages or Outages()
+        self._woken = asyncio.Event()
+        self._failing_since: float | None = None  # no step has succeeded since
+
+    def add(self, *steps: Step) -> None:
+        """Put further steps into the table."""
+        self.steps |= {step.name: step for step in steps}
+
+    def wake(self, name: str, moment: float) -> None:
+        """Have a step run at this moment of the loop's clock."""
+        self.steps[name].wake(moment)
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Work until cancelled. Raises StuckError, or an error that came five times in a row."""
+        loop = asyncio.get_running_loop()
+        self._failing_since = None
+        for step in self.steps.values():
+            step.due = loop.time() if step.interval < inf else inf
+        while True:
+            # Whatever has waited longest comes first, so a step with a backlog starves no other.
+            step = min(self.steps.values(), key=lambda step: step.due)
+            if step.due > loop.time():
+                await self._sleep_until(step.due)
+            else:
+                await self.once(step)
+
+    async def _sleep_until(self, moment: float) -> None:
+        self._woken.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(None if moment == inf else moment):
+                await self._woken.wait()
+
+    async def once(self, step: Step) -> None:
+        """Run one batch; what goes wrong stays with its step."""
+        loop = asyncio.get_running_loop()
+        step.ran = loop.time()
+        # Before the batch: what it, or a hint meanwhile, asks for must not be overwritten.
+        step.due = step.ran + step.interval
+        try:
+            more = await step.run(step.limit)
+        except Exception as error:
+            self._failed(step, error)
+            return
+        self._failing_since = None
+        self.outages.end("maintenance")
+        step.weather.reset()
+        step.trouble.reset()
+        step.unexpected = 0
+        if more:
+            step.due = loop.time()
+
+    def _failed(self, step: Step, error: Exception) -> None:
+        now = asyncio.get_running_loop().time()
+        if not is_weather(error):
+            step.unexpected += 1
+            log.error("maintenance_failed", step=step.name, exc_info=error)
+            if step.unexpected >= UNEXPECTED_IN_A_ROW:
+                raise error
+            step.due = now + step.trouble.next_delay()
+            return
+        failures = step.weather.failures + 1
+        if not _is_from_this_statement(error):
+            self.outages.begin("maintenance", error)
+        elif failures & (failures - 1) == 0:  # a long trouble makes few lines
+            log.warning("maintenance_failed", step=step.name, error=repr(error), failures=failures)
+        if isinstance(error, QueryCanceled):
+            self._shrink(step, now)
+        if self._failing_since is None:
+            self._failing_since = now
+        if now - self._failing_since > self.patience:
+            raise StuckError(f"{step.name}: {error!r}") from error
+        step.due = now + step.weather.next_delay()
+
+    def _shrink(self, step: Step, now: float) -> None:
+        """A batch that keeps running into the timeout must get smaller to make progress."""
+        step.timeouts.append(now)
+        while now - step.timeouts[0] > TIMEOUT_WINDOW_SECONDS:
+            step.timeouts.popleft()
+        if len(step.timeouts) >= TIMEOUTS_UNTIL_SMALLER and step.limit > 1:
+            step.limit = max(1, step.limit // 4)
+            step.timeouts.clear()
+            log.warning("maintenance_batch_smaller", step=step.name, limit=step.limit)
+
+
+def _is_from_this_statement(error: Exception) -> bool:
+    """Whether the server answered: a timeout, a lock, a deadlock. Else it is away for all steps."""
+    state = getattr(error, "sqlstate", None) or ""
+    return state == QueryCanceled.sqlstate or state[:2] in {"40", "55"}

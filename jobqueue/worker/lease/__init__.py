@@ -1,0 +1,1 @@
+"""Leases are renewed in time, and handlers are stopped while theirs still hold."""

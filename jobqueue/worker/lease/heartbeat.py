@@ -1,0 +1,173 @@
+"""The beat: renews every lease, hears of cancels and losses, and says that this worker lives."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable
+from uuid import UUID
+
+import structlog
+
+from jobqueue.conf import Settings
+from jobqueue.store import events, heartbeat, workers
+from jobqueue.store.connections import Session
+from jobqueue.store.workers import Identity
+from jobqueue.worker.execution.executor import Executor
+from jobqueue.worker.inflight import Held, Registry, Stop
+from jobqueue.worker.leadership.election import Leader
+from jobqueue.worker.leadership.leaderless import Vacancy
+from jobqueue.worker.notifications.listener import Listener
+from jobqueue.worker.outages import Patience
+from jobqueue.worker.process.liveness import Neighbours
+
+# However many cancels are asked for, there are at most so many beats: one in as many seconds.
+LEAST_SECONDS = 0.03
+# A row that a stranger has locked past its lease is renewed as soon as the lock goes, or the leader
+# might take it first.
+BUSY_SECONDS = 0.1
+NOTES_KEPT = 100
+log = structlog.get_logger("jobqueue")
+
+
+class Heartbeat:
+    """One statement a beat, within one budget; a failed beat is repeated after a quarter."""
+
+    def __init__(
+        self,
+        session: Session,
+        identity: Identity,
+        settings: Settings,
+        registry: Registry,
+        executor: Executor,
+        patience: Patience,
+        *,
+        listener: Listener | None,
+        leader: Leader | None,
+        phase: Callable[[], str],
+        on_beat: Callable[[], None],
+        leave: Callable[[str], None],
+    ) -> None:
+        self.session, self.identity, self.settings = session, identity, settings
+        self.registry, self.executor, self.patience = registry, executor, patience
+        self.listener, self.leader = listener, leader
+        self.phase, self.on_beat, self.leave = phase, on_beat, leave
+        self.neighbours = Neighbours(session, identity.id, settings)
+        self.notes: deque[events.Note] = deque(maxlen=NOTES_KEPT)  # written behind a good beat
+        self.vacancy = Vacancy(settings.leader_lease_seconds)
+        self.good_at = time.monotonic()
+        self.overdue = True  # scheduled jobs wait that no leader has promoted
+        self.on_overdue: Callable[[], None] = lambda: None
+        self._silent = False
+        self._busy_since: dict[UUID, float] = {}  # when their leases were last good
+        self._hint = asyncio.Event()
+
+    def now(self) -> None:
+        """Beat at once: somebody has asked for a cancel, or there is something to show."""
+        self._hint.set()
+
+    async def run(self) -> None:
+        """The service; goes on through the whole shutdown, until it is cancelled."""
+        loop, every = asyncio.get_running_loop(), self.settings.heartbeat_seconds
+        while True:
+            start = loop.time()
+            self._hint.clear()
+            wait = every / 4
+            try:
+                self.on_beat()  # not only after a good one: the loop shows itself alive
+                await self.beat()
+                await self._afterwards(start + every)
+            except Exception as error:
+                self.patience.failed(error)
+            else:
+                self.patience.succeeded()
+                wait = start + (BUSY_SECONDS if self._must_hurry(start) else every) - loop.time()
+            await asyncio.sleep(max(start + LEAST_SECONDS - loop.time(), 0))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(wait, 0)):
+                    await self._hint.wait()
+
+    async def beat(self) -> None:
+        """Renew, and act on the answer; the whole of it within the budget."""
+        loop = asyncio.get_running_loop()
+        told, sent = self.registry.renewable(), loop.time()
+        answer = await self.session.call(
+            heartbeat.beat,
+            self.settings.beat_budget_seconds,
+            self.identity.id,
+            [
+                heartbeat.Held(held.claim.id, held.token, self._not_ending(held, sent))
+                for held in told
+            ],
+            lease=self.settings.lease_seconds,
+            phase=self.phase(),
+            wake=self.listener.state if self.listener else "polling: NOTIFY is off",
+            silence=self.neighbours.silence_seconds,
+            channel=self.listener.channel if self.listener else "",
+            proof=self.listener.next_proof() if self.listener else "",
+        )
+        self.good_at = time.monotonic()
+        self._apply(told, answer, sent)
+        self._silent = answer.silent
+        if answer.died_at is not None:
+            self.leave("somebody certified this process as dead")
+        elif not answer.registered:
+            left = sent + self.settings.beat_budget_seconds - loop.time()
+            await self.session.call(workers.register, left, self.identity)
+
+    async def _afterwards(self, next_beat: float) -> None:
+        """What is not a beat's business but uses its connection; it must not delay the next one."""
+        while self.notes:
+            notes = list(self.notes)
+            actor = f"worker {self.identity.id}"
+            budget = self.settings.beat_budget_seconds
+            await self.session.call(events.note, budget, notes, actor)
+            for note in notes:
+                self.notes.remove(note)
+        if self._silent:
+            await self.neighbours.look(next_beat - asyncio.get_running_loop().time())
+
+    def _must_hurry(self, now: float) -> bool:
+        """Whether the lease of a locked row is nearly over, or lapsed already."""
+        near = self.settings.lease_seconds - 2 * self.settings.heartbeat_seconds
+        return any(now - since > near for since in self._busy_since.values())
+
+    def _not_ending(self, held: Held, now: float) -> float | None:
+        waited = now - held.told_first_at
+        patience = self.settings.cancel_seconds
+        ignoring = held.told is not None and not held.ended and waited > patience
+        return waited if ignoring else None
+
+    def _apply(self, told: list[Held], answer: heartbeat.Beat, sent: float) -> None:
+        self._busy_since = {
+            held.token: self._busy_since.get(held.token, held.trusted_from)
+            for held in told
+            if held.token in answer.busy
+        }
+        for held in told:
+            # A row that somebody else has locked is still ours, and nobody can take it meanwhile.
+            if held.token in answer.renewed or held.token in answer.busy:
+                held.trusted_from = sent
+            elif held.fate is None:
+                self._lost(held)
+        for token in answer.cancelled:
+            held_one = self.registry.get(token)
+            if held_one is not None:
+                self.executor.stop(held_one, Stop.CANCEL)
+        self.overdue = answer.overdue
+        if answer.overdue:
+            self.on_overdue()
+        self.vacancy.seen(vacant=answer.leader_vacant)
+        if self.leader is not None:
+            self.leader.vacant() if answer.leader_vacant else self.leader.occupied()
+
+    def _lost(self, held: Held) -> None:
+        """No row bears the token any more. An outcome that is just being written looks the same,
+        so only a handler that still runs is told."""
+        if held.ended or held.released or held.recording is not None:
+            return
+        held.lost = True
+        log.warning("lease_lost", job=held.claim.id, task=held.claim.task, wanted=None)
+        self.executor.stop(held, Stop.LEASE)

@@ -1,0 +1,64 @@
+"""Stops handlers while their leases still hold. Time alone decides."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from jobqueue.conf import Settings
+from jobqueue.worker.execution.executor import Executor
+from jobqueue.worker.inflight import Held, Registry, Stop
+
+log = structlog.get_logger("jobqueue")
+
+
+class Trust:
+    """A handler whose lease was not renewed is told to stop early enough to clean up; if it runs
+    on until the trust ends, the process leaves, since the job may be another's from then on."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        registry: Registry,
+        executor: Executor,
+        leave_hard: Callable[[str], None],
+    ) -> None:
+        self.registry, self.executor, self.leave_hard = registry, executor, leave_hard
+        # Counted from the sending of the last good claim or renewal.
+        self.end_seconds = settings.lease_seconds - settings.lease_margin_seconds
+        self.cancel_seconds = settings.cancel_seconds
+        self.stop_seconds = self.end_seconds - settings.cancel_seconds
+        # A claim's answer may have taken a while, so a new one can fall due before those known.
+        self.look_seconds = settings.lease_margin_seconds
+
+    async def run(self) -> None:
+        """The service: sleeps until the next lease falls short."""
+        while (due := self.look()) is not None:
+            now = asyncio.get_running_loop().time()
+            await asyncio.sleep(max(min(due - now, self.look_seconds), 0.005))
+
+    def look(self) -> float | None:
+        """Stop what must be stopped. Returns when to look again; None once all is over."""
+        now = asyncio.get_running_loop().time()
+        due = now + self.stop_seconds
+        for held in self.registry:
+            if held.ended:
+                continue
+            stop = held.trusted_from + self.stop_seconds
+            end = held.trusted_from + self.end_seconds
+            if stop <= now:
+                self._give_up(held)
+                # After a freeze the end has passed already: the handler gets its time first.
+                end = max(end, held.told_first_at + self.cancel_seconds)
+            if end <= now:
+                self.leave_hard(f"job {held.claim.id} outlives the trust in its lease")
+                return None
+            due = min(due, end if stop <= now else stop)
+        return due
+
+    def _give_up(self, held: Held) -> None:
+        if held.told is None:
+            log.warning("lease_not_renewed", job=held.claim.id, task=held.claim.task)
+            self.executor.stop(held, Stop.LEASE)

@@ -1,0 +1,1 @@
+"""NOTIFY as this worker hears it, and who reacts to what."""

@@ -1,0 +1,149 @@
+"""LISTEN on a connection of its own, proven alive by notifications to itself."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from uuid import UUID, uuid4
+
+import structlog
+from psycopg import AsyncConnection, sql
+from psycopg.pq.abc import PGconn
+
+from jobqueue.store.connections import Backoff, Session, drop
+from jobqueue.worker.notifications.dispatch import News
+from jobqueue.worker.outages import Patience
+
+CHANNEL = "jobqueue"
+CONNECT_SECONDS = 10.0
+MISSING_PROOFS = 2
+PROOF_SECONDS = 1.0
+NOTIFIED = "notified"
+SILENT = "polling: notifications do not arrive (is there a pooler in between?)"
+log = structlog.get_logger("jobqueue")
+
+
+# A listening session is idle by its nature. (PostgreSQL 13 does not know the setting.)
+STAY = """
+SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'idle_session_timeout'
+"""
+
+
+class Listener:
+    """Hears what other processes tell. While it cannot, the worker polls and says so.
+
+    Each beat sends a proof to a channel of this worker alone. Only when the first has come back
+    the connection is believed; when two in a row do not, it only looks alive and is replaced.
+    """
+
+    def __init__(
+        self, parameters: dict[str, Any], worker: UUID, news: News, patience: Patience
+    ) -> None:
+        self.channel = f"jobqueue_{worker.hex}"
+        self.session = Session(parameters, "listen", prepare=self._listen)
+        self.news, self.patience = news, patience
+        self.state = "polling: not listening yet"
+        self._listening = False
+        self._proof, self._sent_at = "", 0.0
+        self._missing = 0
+        self._dropped = ""  # why we ourselves have cut the connection
+        self._silence = Backoff(1.0, 30.0)
+
+    @property
+    def is_proven(self) -> bool:
+        return self.state == NOTIFIED
+
+    async def _listen(self, connection: AsyncConnection[Any]) -> None:
+        await connection.execute(STAY)
+        # What arrives while this still speaks; later `_read` takes it.
+        connection.add_notify_handler(lambda note: self._hear_one(note.channel, note.payload))
+        for channel in (CHANNEL, self.channel):
+            await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
+
+    def next_proof(self) -> str:
+        """Return what the coming beat sends to `channel`; empty while nobody would hear it."""
+        if not self._listening:
+            return ""
+        now = asyncio.get_running_loop().time()
+        if self._proof:
+            if now - self._sent_at < PROOF_SECONDS:
+                return ""  # beats can follow each other closely: that one may be on its way
+            self._missing += 1
+            if self._missing >= MISSING_PROOFS:
+                if not self._silence.failures:
+                    log.warning("listener_silent", proofs=self._missing)
+                self._drop(SILENT)
+                return ""
+        self._proof, self._sent_at = uuid4().hex, now
+        return self._proof
+
+    def reconnect(self) -> None:
+        """Have a fresh connection, and what was missed meanwhile looked for."""
+        self._drop("polling: reconnecting")
+
+    def _drop(self, why: str) -> None:
+        self._listening, self._dropped = False, why
+        if self.session.connection is not None:
+            drop(self.session.connection)
+
+    async def run(self) -> None:
+        """The service: connect, hear, connect again; ends by cancellation only."""
+        try:
+            while True:
+                try:
+                    await self._hear()
+                except Exception as error:
+                    await asyncio.sleep(await self._lost(error))
+        finally:
+            await self.session.close()
+
+    async def _lost(self, error: Exception) -> float:
+        """The connection is gone. Returns the seconds to wait before the next."""
+        await self.session.close()
+        was_proven, why = self.is_proven, self._dropped
+        self.state = why or f"polling: {str(error).strip() or type(error).__name__}"
+        self._listening, self._dropped = False, ""
+        if was_proven:
+            self.news.on_ready(None)  # whoever waits for a notification must poll from here on
+        if why:
+            return self._silence.next_delay() if why == SILENT else 0.0
+        return self.patience.failed(error)
+
+    async def _hear(self) -> None:
+        connection = await self.session.open(CONNECT_SECONDS)
+        self._listening, self._proof, self._missing = True, "", 0
+        self.state = "polling: nothing heard yet"
+        self.patience.succeeded()
+        # LISTEN has committed: whatever was enqueued before is seen by this look.
+        self.news.on_ready(None)
+        self.news.on_vacant()
+        self.news.on_beat()  # with the first proof
+        await self._read(connection.pgconn)
+
+    async def _read(self, driver: PGconn) -> None:
+        """Straight from the driver, until the connection ends: psycopg's own way to wait wakes ten
+        times a second, which would be most of what an idle worker does."""
+        loop, readable, descriptor = asyncio.get_running_loop(), asyncio.Event(), driver.socket
+        loop.add_reader(descriptor, readable.set)
+        readable.set()  # something may have been read along with an answer
+        try:
+            while True:
+                await readable.wait()
+                readable.clear()  # before it is read: what comes meanwhile sets it anew
+                driver.consume_input()
+                while note := driver.notifies():
+                    self._hear_one(note.relname.decode(), note.extra.decode(errors="replace"))
+        finally:
+            loop.remove_reader(descriptor)
+
+    def _hear_one(self, channel: str, payload: str) -> None:
+        if channel == CHANNEL:
+            self.news.hear(payload)
+        elif payload == self._proof:
+            self._proven()
+
+    def _proven(self) -> None:
+        self._proof, self._missing, self.state = "", 0, NOTIFIED
+        if self._silence.failures:
+            self._silence.reset()
+            log.info("listener_heard")

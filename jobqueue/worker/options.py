@@ -1,0 +1,45 @@
+"""What one worker process is told to do, and what it says of itself."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from uuid import uuid4
+
+import jobqueue
+from jobqueue.conf import Settings
+from jobqueue.store.workers import Identity
+from jobqueue.worker.process import liveness
+from jobqueue.worker.process.recycle import Recycling
+from jobqueue.worker.process.supervisor_link import Parent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orders:
+    """What the command line asks of this worker."""
+
+    queues: Mapping[str, int] = field(default_factory=lambda: {"default": 1})
+    name: str = ""
+    lead: bool = True
+    signals: bool = True  # whether the process's signals are this worker's
+    until_idle: bool = False
+    max_runtime: float | None = None
+    recycling: Recycling = field(default_factory=Recycling)
+    parent: Parent | None = None
+
+
+def identity(settings: Settings, orders: Orders) -> Identity:
+    """Return a new identity: no process owns what its predecessor held."""
+    hostname = socket.gethostname()
+    return Identity(
+        id=uuid4(),
+        name=orders.name or f"{hostname}:{os.getpid()}",
+        hostname=hostname,
+        supervisor=orders.parent.id if orders.parent else "",
+        version=jobqueue.__version__,
+        queues=list(orders.queues),
+        concurrency=settings.concurrency,
+        **asdict(liveness.identity()),
+    )

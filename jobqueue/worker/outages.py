@@ -1,0 +1,75 @@
+"""One log line when the database goes away, one when it is back; waiting in between."""
+
+from __future__ import annotations
+
+import time
+
+import structlog
+
+from jobqueue.store.connections import Backoff
+from jobqueue.store.error_classes import is_answer, is_weather
+
+TOLERATED_BUGS = 5
+log = structlog.get_logger("jobqueue")
+
+
+class Outages:
+    """What the services of one worker know together of the database being away; and which of them
+    it answers, but with a time-out or a conflict."""
+
+    def __init__(self) -> None:
+        self._troubled: set[str] = set()
+        self._hindered: set[str] = set()
+        self._since = 0.0
+
+    def begin(self, purpose: str, error: BaseException, *, helper: bool = False) -> None:
+        """A service has met weather. A helper's work is also done without it, so that its trouble
+        alone is no outage; and what is one, the others say."""
+        if is_answer(error) or helper:
+            if purpose not in self._hindered and not (helper and self._troubled):
+                self._hindered.add(purpose)
+                log.warning("database_call_failed", purpose=purpose, error=str(error).strip())
+            return
+        if not self._troubled:
+            self._since = time.monotonic()
+            log.warning("database_unreachable", purpose=purpose, error=str(error).strip())
+        self._troubled.add(purpose)
+
+    def end(self, purpose: str) -> None:
+        self._hindered.discard(purpose)
+        if purpose in self._troubled:
+            self._troubled.discard(purpose)
+            if not self._troubled:
+                away = round(time.monotonic() - self._since, 3)
+                log.info("database_back", seconds=away)
+
+
+class Patience:
+    """How one service takes its errors: weather is waited out, the fifth bug in a row is raised.
+
+    Only a complete success resets the count: a loop that fails for ever but ticks looks healthy
+    and does nothing.
+    """
+
+    def __init__(self, purpose: str, outages: Outages, *, helper: bool = False) -> None:
+        self.purpose, self._outages, self._helper = purpose, outages, helper
+        self._backoff = Backoff()
+        self._bugs = 0
+
+    def succeeded(self) -> None:
+        if self._bugs or self._backoff.failures:
+            self._bugs = 0
+            self._backoff.reset()
+            self._outages.end(self.purpose)
+
+    def failed(self, error: Exception) -> float:
+        """Return the seconds to wait before the next try. Raises the error when it is one too
+        many that no waiting explains."""
+        if is_weather(error):
+            self._outages.begin(self.purpose, error, helper=self._helper)
+            return self._backoff.next_delay()
+        self._bugs += 1
+        log.error("service_error", purpose=self.purpose, in_a_row=self._bugs, exc_info=error)
+        if self._bugs >= TOLERATED_BUGS:
+            raise error
+        return self._backoff.next_delay()

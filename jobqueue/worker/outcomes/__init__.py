@@ -1,0 +1,1 @@
+"""What an attempt's end means, and how it reaches the database."""

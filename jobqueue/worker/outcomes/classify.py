@@ -1,0 +1,278 @@
+"""From how a handler ended to what is written: outcome first, storage second."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+from typing import Any
+
+import structlog
+from psycopg.errors import QueryCanceled
+
+from jobqueue.conf import Settings
+from jobqueue.exceptions import (
+    JobCancelled,
+    JobInterrupted,
+    JobTimeout,
+    PermanentError,
+    Snooze,
+    check_delay,
+)
+from jobqueue.payload import NotJSON, clean, encode
+from jobqueue.states import Outcome, Reason
+from jobqueue.store.claims import Claim
+from jobqueue.store.finish import Ending
+from jobqueue.worker.inflight import Held, Stop
+from jobqueue.worker.outcomes import error_text, retry_delay
+from jobqueue.worker.outcomes.attempt_options import Options
+
+PARK_SECONDS, PARK_MAX_SECONDS = 10.0, 600.0
+NO_CONNECTION_SECONDS = 5.0
+log = structlog.get_logger("jobqueue")
+
+INTERRUPTS = (asyncio.CancelledError, JobCancelled, JobInterrupted, JobTimeout, QueryCanceled)
+TIMEOUT_CLASS = f"{JobTimeout.__module__}.{JobTimeout.__qualname__}"
+
+
+class BadResult(Exception):
+    """The result of an atomic handler cannot be stored: its transaction rolls back."""
+
+    def __init__(self, ending: Ending) -> None:
+        super().__init__(ending.error_message)
+        self.ending = ending
+
+
+class NoConnection(Exception):
+    """An atomic handler's transaction could not begin."""
+
+
+def of(
+    held: Held, value: Any, error: BaseException | None, chosen: Options, settings: Settings
+) -> Ending:
+    """Return what a handler's end means, whatever its value or error does when looked at."""
+    try:
+        if error is None:
+            return returned(held, value, settings)
+        return raised(held, error, chosen, settings)
+    except BaseException as broken:
+        final = error is None
+        reason = Reason.BAD_RESULT if final else Reason.RETRY
+        delay = 0.0 if final else retry_delay.usual(held, settings)
+        return _failed(held, broken, final=final, reason=reason, delay=delay)
+    finally:
+        if error is not None:
+            with contextlib.suppress(Exception):
+                error_text.forget(error)
+
+
+def returned(held: Held, value: Any, settings: Settings) -> Ending:
+    """The handler returned: it has succeeded, whatever it had been told meanwhile."""
+    try:
+        result = encode(value, "result", settings.result_max_bytes, "RESULT_MAX_BYTES")
+    except NotJSON as error:
+        return _bad_result(held, _unrun(value) or error)
+    claim = held.claim
+    return Ending(
+        id=claim.id,
+        token=claim.token,
+        outcome=Outcome.SUCCEEDED,
+        result=result,
+        progress=held.control.progress,
+    )
+
+
+def _unrun(value: Any) -> NotJSON | None:
+    """The clearer complaint about a coroutine, generator or other promise of work."""
+    if not (inspect.isawaitable(value) or inspect.isasyncgen(value) or inspect.isgenerator(value)):
+        return None
+    if inspect.iscoroutine(value):
+        value.close()
+    return NotJSON(f"the task returned a {type(value).__name__}, which nobody has run.")
+
+
+def _bad_result(held: Held, error: NotJSON) -> Ending:
+    # A second run would give the same result: no retry.
+    return _failed(held, error, final=True, reason=Reason.BAD_RESULT)
+
+
+def raised(held: Held, error: BaseException, chosen: Options, settings: Settings) -> Ending:
+    """The handler raised, by itself or because it was told to stop."""
+    match error:
+        case BadResult():
+            return error.ending
+        case NoConnection():
+            return no_connection(held.claim, error)
+    if held.told is not None and unwound(error):
+        return _stopped(held, error, chosen, settings)
+    match error:
+        case Snooze():
+            delay = check_delay("Snooze", error.seconds)
+            return _ending(held, Outcome.SNOOZED, delay=delay, reason=Reason.SNOOZED)
+        case PermanentError():
+            return _failed(held, error, final=True, reason=Reason.PERMANENT)
+        case JobCancelled() if held.control.cancelled:
+            return _cancelled(held, error)
+    return _failed(
+        held, error, delay=retry_delay.chosen(held, error, chosen, settings), reason=Reason.RETRY
+    )
+
+
+def _stopped(held: Held, error: BaseException, chosen: Options, settings: Settings) -> Ending:
+    """What an interrupted handler raises may still steer, but a shutdown ends no job."""
+    match held.told:
+        case Stop.CANCEL:
+            return _cancelled(held, error)
+        case Stop.TIMEOUT:
+            return _timed_out(held, error, chosen, settings)
+    if isinstance(error, Snooze):
+        delay = check_delay("Snooze", error.seconds)
+        return _ending(held, Outcome.SNOOZED, delay=delay, reason=Reason.SNOOZED)
+    return interrupted(held)
+
+
+def _cancelled(held: Held, error: BaseException) -> Ending:
+    by_itself = isinstance(error, JobCancelled) and not held.landed
+    reason = Reason.CANCELLED_COOPERATIVE if by_itself else Reason.CANCELLED_FORCED
+    return _ending(held, Outcome.CANCELLED, reason=reason)
+
+
+def _timed_out(held: Held, error: BaseException, chosen: Options, settings: Settings) -> Ending:
+    final = isinstance(error, PermanentError)
+    limit = "its time" if chosen.timeout is None else f"its timeout of {chosen.timeout:g} s"
+    message = f"The attempt ran longer than {limit}."
+    if not isinstance(error, INTERRUPTS) and (said := error_text.message_of(error)):
+        message = f"{message} Then, while it unwound: {error_text.path_of(error)}: {said}"
+    return _failed(
+        held,
+        error,
+        outcome=Outcome.TIMED_OUT,
+        final=final,
+        delay=0.0 if final else retry_delay.chosen(held, error, chosen, settings),
+        reason=Reason.PERMANENT if final else Reason.RETRY,
+        error_class=TIMEOUT_CLASS,
+        message=clean(message, error_text.MESSAGE_LIMIT),
+    )
+
+
+def interrupted(held: Held, hold: float | None = None) -> Ending:
+    """A shutdown took the attempt: nothing is counted. With a hold (seconds) when the handler has
+    not ended: nobody may claim the job before this process is certainly gone."""
+    reason = Reason.INTERRUPTED if hold is None else Reason.HELD
+    return _ending(held, Outcome.INTERRUPTED, reason=reason, hold=hold)
+
+
+def unstarted(claim: Claim) -> Ending:
+    """The handler never began: back to its place, as if never claimed."""
+    return Ending(id=claim.id, token=claim.token, outcome=None)
+
+
+def no_connection(claim: Claim, error: BaseException) -> Ending:
+    """The database had no connection for the handler, which has not begun: nobody's failure."""
+    return Ending(
+        id=claim.id,
+        token=claim.token,
+        outcome=None,
+        delay=NO_CONNECTION_SECONDS,
+        reason=Reason.NO_CONNECTION,
+        error_message=error_text.message_of(error),
+    )
+
+
+def parked(claim: Claim, why: str) -> Ending:
+    """This code does not know the task; newer code may. The wait doubles, up to ten minutes."""
+    waited = claim.parked_seconds or 0.0
+    return Ending(
+        id=claim.id,
+        token=claim.token,
+        outcome=None,
+        delay=min(max(waited, PARK_SECONDS), PARK_MAX_SECONDS),
+        reason=Reason.UNKNOWN_TASK,
+        error_message=clean(why, error_text.MESSAGE_LIMIT),
+    )
+
+
+def invalid_arguments(held: Held, error: TypeError) -> Ending:
+    """The stored arguments do not fit the function any more: only new code or a retry helps."""
+    claim = held.claim
+    message = (
+        f"The stored arguments do not fit {claim.task}: {error}. "
+        f"When this was enqueued the parameters were {claim.signature or 'not recorded'}."
+    )
+    return _failed(held, TypeError(message), final=True, reason=Reason.INVALID_ARGUMENTS)
+
+
+def cannot_be_atomic(held: Held) -> Ending:
+    """Enqueued as atomic, when the task was still a plain function."""
+    message = (
+        f"{held.claim.task} is a coroutine, which cannot run atomically: "
+        "Django's transactions do not span awaits."
+    )
+    return _failed(held, PermanentError(message), final=True, reason=Reason.PERMANENT)
+
+
+def broken(held: Held, error: BaseException, settings: Settings) -> Ending:
+    """The worker itself failed around the handler: a failure like any other, so that it ends."""
+    return _failed(held, error, delay=retry_delay.usual(held, settings), reason=Reason.RETRY)
+
+
+def refused_by_database(ending: Ending, error: Exception) -> Ending:
+    """The database cannot store this outcome's data: a failure in its place."""
+    return Ending(
+        id=ending.id,
+        token=ending.token,
+        outcome=Outcome.FAILED,
+        final=True,
+        reason=Reason.BAD_RESULT,
+        error_class=error_text.path_of(error),
+        error_message=clean(f"the database refused the outcome: {error}", error_text.MESSAGE_LIMIT),
+    )
+
+
+def _ending(
+    held: Held,
+    outcome: Outcome,
+    *,
+    reason: str,
+    delay: float = 0.0,
+    hold: float | None = None,
+) -> Ending:
+    return Ending(
+        id=held.claim.id,
+        token=held.claim.token,
+        outcome=outcome,
+        reason=reason,
+        delay=delay,
+        hold=hold,
+        progress=held.control.progress,
+    )
+
+
+def _failed(
+    held: Held,
+    error: BaseException,
+    *,
+    reason: str,
+    outcome: Outcome = Outcome.FAILED,
+    final: bool = False,
+    delay: float = 0.0,
+    error_class: str = "",
+    message: str = "",
+) -> Ending:
+    return Ending(
+        id=held.claim.id,
+        token=held.claim.token,
+        outcome=outcome,
+        final=final,
+        delay=delay,
+        reason=reason,
+        error_class=error_class or error_text.path_of(error),
+        error_message=message or error_text.message_of(error),
+        traceback=error_text.traceback_of(error),
+        progress=held.control.progress,
+    )
+
+
+def unwound(error: BaseException) -> bool:
+    """Whether the interrupt brought this about: itself, or an error raised while it unwound."""
+    return any(isinstance(each, INTERRUPTS) for each in error_text.related(error))

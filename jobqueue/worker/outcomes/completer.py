@@ -1,0 +1,277 @@
+"""Writes how attempts ended, in groups, by a task that nobody cancels."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Callable, Sequence
+from math import inf
+from uuid import UUID
+
+import structlog
+
+from jobqueue import logs
+from jobqueue.states import State
+from jobqueue.store import finish, promotion
+from jobqueue.store.connections import Session
+from jobqueue.store.error_classes import concerns_data
+from jobqueue.store.finish import Ending, Written
+from jobqueue.worker.inflight import Fate, Held, Registry
+from jobqueue.worker.outages import Patience
+from jobqueue.worker.outcomes import classify
+from jobqueue.worker.outcomes.events import Reports
+from jobqueue.worker.outcomes.pending import Outbox, Waiting
+from jobqueue.worker.outcomes.progress import Progress
+from jobqueue.worker.outcomes.reconcile import as_recorded, decided_state, fate_of, has_landed
+
+WRITE_SECONDS = 5.0
+HURRY_SECONDS = 0.1
+log = structlog.get_logger("jobqueue")
+
+
+class Finisher:
+    """The one writer of outcomes but for atomic handlers, who use the same statement.
+
+    Outcomes are handed over synchronously; all that wait are written in one statement, at once
+    when idle, in growing batches under load.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        worker: UUID,
+        registry: Registry,
+        reports: Reports,
+        patience: Patience,
+        *,
+        trust_seconds: float,
+    ) -> None:
+        self.session, self.worker, self.registry = session, worker, registry
+        self.reports, self.patience = reports, patience
+        self.trust_seconds = trust_seconds  # from a renewal's sending to the end of its trust
+        self.outbox = Outbox()
+        self._refused: list[Waiting] = []  # whose late outcome is still to be told
+        self._progress = Progress(session)
+        self._ready: set[str] = set()  # queues whose jobs other workers are to be told of
+        self._untold: list[tuple[Held, Ending, str]] = []  # written, but nobody has heard of it
+        self._wake = asyncio.Event()
+        self._closed = asyncio.Event()
+        # A job may run again at once; in so many seconds.
+        self.on_ready: Callable[[str], object] = lambda queue: None
+        self.on_soon: Callable[[float], object] = lambda seconds: None
+
+    def __len__(self) -> int:
+        return len(self.outbox) + len(self._refused)
+
+    def put(self, held: Held, ending: Ending) -> None:
+        """Take over one outcome. Never fails, never awaits."""
+        self._progress.forget(held)
+        if held.fate is None:
+            self.outbox.put(held, ending)
+            self._wake.set()
+
+    def heard(self, batch: Sequence[Waiting], answers: Sequence[Written]) -> None:
+        """The statement that was sent for this batch has been answered; what it has no answer for
+        is to be written again."""
+        for waiting in batch:
+            waiting.under_way = False
+        for answer in answers:
+            if answered := self.outbox.get(answer.token):  # not given up meanwhile
+                self._hear(answered, answer)
+        if len(self) or self._closed.is_set():
+            self._wake.set()
+
+    def not_heard(self, batch: Sequence[Waiting]) -> None:
+        """It was not sent, or failed, or nobody knows: to be written again."""
+        for waiting in batch:
+            waiting.under_way = False
+        self._wake.set()
+
+    def recorded(self, held: Held, ending: Ending, state: str) -> None:
+        """An atomic handler has written its own outcome."""
+        self._progress.forget(held)
+        self._settle(held, ending, state)
+
+    def refuse(self, held: Held, ending: Ending) -> None:
+        """An atomic handler met the fence: its writes are rolled back, only the trace is left."""
+        self._refused.append(Waiting(held, ending))
+        self._wake.set()
+
+    def note_progress(self, held: Held) -> None:
+        """There is progress to store within half a second."""
+        if not held.ended and held.fate is None:
+            self._progress.note(held)
+            self._wake.set()
+
+    def tell_ready(self, queue: str) -> None:
+        """Tell the other workers that a job of this queue can be claimed."""
+        self._ready.add(queue)
+        self._wake.set()
+
+    def close(self) -> None:
+        """Let `run` end when nothing waits any more."""
+        self._closed.set()
+        self._wake.set()
+
+    async def run(self) -> None:
+        """The service: one pass after the other until closed and empty."""
+        try:
+            while len(self) or self._ready or not self._closed.is_set():
+                await self._sleep()
+                await asyncio.sleep(0)  # a claim that can write it along goes first
+                try:
+                    await self._pass()
+                except Exception as error:
+                    await self._pause(self.patience.failed(error))
+                else:
+                    self.patience.succeeded()
+        finally:
+            self._tell()
+
+    async def _sleep(self) -> None:
+        """Until there is something to write; a set wake is looked at before, never after."""
+        moment = -inf if self._refused or self._ready else self.outbox.next
+        if self._progress:
+            moment = min(moment, self._progress.due)
+        if moment > _now():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(None if moment == inf else moment):
+                    await self._wake.wait()
+        self._wake.clear()
+
+    async def _pause(self, seconds: float) -> None:
+        """After a failure. What arrives meanwhile waits too; only the close cuts this short, since
+        then there is little time left. A lease that could not be renewed meanwhile is given up."""
+        if self._closed.is_set():
+            await asyncio.sleep(min(seconds, HURRY_SECONDS))
+        else:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._closed.wait()
+        self._drop_untrusted()
+        if not len(self) and not self._ready:
+            self.patience.succeeded()  # there is nothing left to fail with
+
+    async def _pass(self) -> None:
+        if batch := self.outbox.batch():
+            await self._write(batch)
+        if self._refused:
+            await self._tell_refused()
+        if self._ready:
+            await self._tell_ready()
+        if self._progress and _now() >= self._progress.due:
+            await self._progress.store()
+
+    async def _write(self, batch: Sequence[Waiting]) -> None:
+        sent = [waiting.ending for waiting in batch]
+        for waiting in batch:
+            waiting.under_way = True
+        try:
+            answers = await self.session.call(finish.finish, WRITE_SECONDS, self.worker, sent)
+        except BaseException as error:
+            self.not_heard(batch)
+            if not isinstance(error, Exception) or not concerns_data(error):
+                raise
+            await self._write_apart(batch, error)
+            return
+        self.heard(batch, answers)
+
+    def _hear(self, waiting: Waiting, answer: Written) -> None:
+        if answer.state is not None:
+            self._settle(waiting.held, waiting.ending, answer.state)
+        elif answer.busy:
+            waiting.put_off()
+        else:
+            self.outbox.take(answer.token)
+            self._refused.append(waiting)
+
+    async def _write_apart(self, batch: Sequence[Waiting], error: Exception) -> None:
+        """The database refuses some outcome's data: it must not sink its neighbours."""
+        if len(batch) > 1:
+            for waiting in batch:
+                if self.outbox.get(waiting.held.token):
+                    await self._write([waiting])
+            return
+        (waiting,) = batch
+        if waiting.ending.outcome is not None and not waiting.replaced:
+            waiting.ending = classify.refused_by_database(waiting.ending, error)
+            waiting.replaced = True
+        elif self.outbox.take(waiting.held.token):
+            self.reports.unwritable(waiting.held.claim, error)
+            self.registry.settle(waiting.held, Fate.UNRECORDED)
+
+    async def _tell_refused(self) -> None:
+        """No row bears these tokens. Either an earlier copy of the statement landed, or the claim
+        was taken away; the history knows."""
+        batch = list(self._refused)
+        sent = [waiting.ending for waiting in batch]
+        history = await self.session.call(finish.late, WRITE_SECONDS, sent)
+        for waiting in batch:
+            if waiting not in self._refused:  # given up while it was being asked for
+                continue
+            self._refused.remove(waiting)
+            found = history.get(waiting.held.token)
+            if has_landed(waiting.ending, found):
+                state = decided_state(waiting.held.claim, waiting.ending, found)
+                ending = as_recorded(waiting.held, waiting.ending, found)
+                self._settle(waiting.held, ending, state)
+            else:
+                stands = found.outcome if found else None
+                self.reports.refused(waiting.held, waiting.ending, stands)
+                self.registry.settle(waiting.held, Fate.UNRECORDED)
+
+    async def _tell_ready(self) -> None:
+        queues = sorted(self._ready)
+        payloads = [json.dumps({"kind": "ready", "queue": queue}) for queue in queues]
+        await self.session.call(promotion.notify, WRITE_SECONDS, payloads)
+        self._ready.difference_update(queues)
+
+    def _settle(self, held: Held, ending: Ending, state: str) -> None:
+        self.outbox.take(held.token)
+        self.registry.settle(held, fate_of(ending))
+        if state == State.READY:
+            self.on_ready(held.claim.queue)
+        elif state == State.SCHEDULED and ending.hold is None:
+            self.on_soon(ending.delay)
+        self._untold.append((held, ending, state))
+        if len(self._untold) == 1:  # after the next turn, in which the claimer sends its next claim
+            loop = asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, self._tell)
+
+    def _tell(self) -> None:
+        """Log lines and signals: while the server is busy with the next claim."""
+        untold, self._untold = self._untold, []
+        with logs.together():
+            for held, ending, state in untold:
+                try:
+                    self.reports.written(held, ending, state)
+                except Exception:  # a project's logging: it must not silence the others
+                    with contextlib.suppress(Exception):
+                        log.exception("outcome_not_told", job=held.claim.id)
+
+    def _drop_untrusted(self) -> None:
+        """A lease that was not renewed in time lapses by itself; the leader records the loss."""
+        horizon = _now() - self.trust_seconds
+        for waiting in [*self.outbox, *self._refused]:
+            if waiting.held.trusted_from < horizon:
+                self.give_up(waiting)
+
+    def give_up(self, waiting: Waiting) -> None:
+        """Leave one claim to its lease."""
+        self.outbox.take(waiting.held.token)
+        if waiting in self._refused:
+            self._refused.remove(waiting)
+        self.reports.given_up(waiting.held.claim)
+        self.registry.settle(waiting.held, Fate.UNRECORDED)
+
+    def give_up_all(self) -> list[int]:
+        """The shutdown's time is over: leave what is unwritten to the leases; return the jobs."""
+        left = [*self.outbox, *self._refused]
+        for waiting in left:
+            self.give_up(waiting)
+        return [waiting.held.claim.id for waiting in left]
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,74 @@
+"""What is said of an outcome once its fate is known: one log line, and Django's signal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import structlog
+
+from jobqueue.states import Outcome, State
+from jobqueue.store.claims import Claim
+from jobqueue.store.finish import Ending
+from jobqueue.worker.inflight import Held
+from jobqueue.worker.outcomes.task_signals import Receivers
+
+log = structlog.get_logger("jobqueue")
+
+
+class Reports:
+    """Renders outcomes as events with stable names; arguments and results are never among them."""
+
+    def __init__(self, receivers: Receivers) -> None:
+        self.receivers = receivers
+        self.died = 0
+
+    def written(self, held: Held, ending: Ending, state: str) -> None:
+        """The row and its history say so now."""
+        claim = held.claim
+        facts = {"job": claim.id, "task": claim.task, "queue": claim.queue}
+        if ending.outcome is None:
+            log.info("job_returned", **facts, reason=ending.reason)
+            return
+        facts["attempt"] = claim.attempts + 1
+        self._say(ending, state, facts)
+        self.receivers.finished(held, ending, state)
+
+    def _say(self, ending: Ending, state: str, facts: dict[str, Any]) -> None:
+        error = f"{ending.error_class}: {ending.error_message}"[:500] if ending.error_class else ""
+        match state:
+            case State.SUCCEEDED:
+                log.info("job_succeeded", **facts)
+            case State.DEAD:
+                self.died += 1
+                log.error("job_dead", **facts, outcome=ending.outcome, error=error)
+            case State.CANCELLED:
+                log.info("job_cancelled", **facts, outcome=ending.outcome)
+            case _ if ending.outcome is Outcome.INTERRUPTED:
+                log.info("job_interrupted", **facts)
+            case _ if ending.outcome is Outcome.SNOOZED:
+                log.info("job_snoozed", **facts, delay_seconds=round(ending.delay, 3))
+            case _:
+                delay = round(ending.delay, 3)
+                log.warning("job_retry_scheduled", **facts, delay_seconds=delay, error=error)
+
+    def refused(self, held: Held, ending: Ending, stands: str | None) -> None:
+        """The fence held: the claim was no longer ours and nothing was changed."""
+        claim = held.claim
+        # The beat has said so already when it met the loss first: one warning a loss.
+        say = log.info if held.lost else log.warning
+        say(
+            "late_outcome" if held.lost else "lease_lost",
+            job=claim.id,
+            task=claim.task,
+            attempt=claim.attempts + 1,
+            wanted=ending.outcome,
+            recorded=stands,
+        )
+
+    def given_up(self, claim: Claim) -> None:
+        """Not written in time: the lease lapses, and the leader records the attempt as LOST."""
+        log.error("outcome_not_recorded", job=claim.id, task=claim.task)
+
+    def unwritable(self, claim: Claim, error: Exception) -> None:
+        """The database refuses to store even the failure: the lease lapses."""
+        log.error("outcome_refused", job=claim.id, task=claim.task, exc_info=error)

@@ -1,0 +1,100 @@
+"""Outcomes that are not written yet, and which of them go next."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import inf
+from uuid import UUID
+
+from jobqueue.store.finish import Ending
+from jobqueue.store.finish_and_claim import can_exchange
+from jobqueue.worker.inflight import Held
+
+BATCH, BATCH_BYTES = 500, 4 * 1024 * 1024
+BUSY_SECONDS, BUSY_MAX_SECONDS = 0.02, 1.0
+
+
+@dataclass(slots=True)
+class Waiting:
+    """One outcome on its way to the database."""
+
+    held: Held
+    ending: Ending
+    not_before: float = 0.0
+    busy: float = BUSY_SECONDS
+    replaced: bool = False  # the database refused the outcome itself; this one says so
+    under_way: bool = False  # a statement that writes it has been sent
+    lent: bool = False  # once: what fails beside a claim is written apart
+
+    def put_off(self) -> None:
+        """Somebody else has locked its row: try again a little later each time."""
+        self.not_before = _now() + self.busy
+        self.busy = min(2 * self.busy, BUSY_MAX_SECONDS)
+
+
+class Outbox:
+    """Keyed by token, in the order in which the attempts ended."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[UUID, Waiting] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __iter__(self) -> Iterator[Waiting]:
+        return iter(list(self._waiting.values()))
+
+    def get(self, token: UUID) -> Waiting | None:
+        return self._waiting.get(token)
+
+    def put(self, held: Held, ending: Ending) -> None:
+        self._waiting[held.token] = Waiting(held, ending)
+
+    def take(self, token: UUID) -> Waiting | None:
+        """Remove and return one; None when it is no longer there."""
+        return self._waiting.pop(token, None)
+
+    @property
+    def next(self) -> float:
+        """When the next one may be sent (the loop's clock); infinity when none waits for that."""
+        moments = (w.not_before for w in self._waiting.values() if not w.under_way)
+        return min(moments, default=inf)
+
+    def batch(self) -> list[Waiting]:
+        """Return what may be sent now, as much as one statement should carry."""
+        now, size = _now(), 0
+        batch: list[Waiting] = []
+        for waiting in self._waiting.values():
+            if waiting.not_before > now or waiting.under_way:
+                continue
+            size += len(waiting.ending.result or "") + len(waiting.ending.traceback)
+            if batch and (len(batch) >= BATCH or size > BATCH_BYTES):
+                break
+            batch.append(waiting)
+        return batch
+
+    @property
+    def under_way(self) -> int:
+        """How many slots are about to be free: their outcomes are being written at this moment."""
+        return sum(w.under_way and not w.lent for w in self._waiting.values())
+
+    def lendable(self, most: int) -> Sequence[Waiting]:
+        """Return what a claim can write along now, to take its slots at the same time."""
+        return [waiting for waiting in self.batch() if _is_lendable(waiting)][:most]
+
+    def lend(self, most: int) -> Sequence[Waiting]:
+        """Hand that over; the finisher's `heard` or `not_heard` takes it back."""
+        batch = self.lendable(most)
+        for waiting in batch:
+            waiting.under_way = waiting.lent = True
+        return batch
+
+
+def _is_lendable(waiting: Waiting) -> bool:
+    return not waiting.lent and waiting.held.ended and can_exchange(waiting.ending)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

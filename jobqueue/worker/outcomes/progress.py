@@ -1,0 +1,51 @@
+"""Progress of running handlers on its way to the database: the latest word, twice a second."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID
+
+import structlog
+
+from jobqueue.store import finish
+from jobqueue.store.connections import Session
+from jobqueue.store.error_classes import concerns_data
+from jobqueue.worker.inflight import Held
+
+CALL_SECONDS = 5.0
+APART_SECONDS = 0.5
+log = structlog.get_logger("jobqueue")
+
+
+class Progress:
+    """What handlers have told and no row says yet. An outcome brings its own along."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.due = 0.0  # when the next of it may be stored
+        self._news: dict[UUID, Held] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._news)
+
+    def note(self, held: Held) -> None:
+        self._news[held.token] = held
+
+    def forget(self, held: Held) -> None:
+        self._news.pop(held.token, None)
+
+    async def store(self) -> None:
+        """Write the latest of each claim; after weather it is kept for the next time."""
+        batch = [held for held in self._news.values() if held.fate is None and not held.ended]
+        self._news.clear()
+        self.due = asyncio.get_running_loop().time() + APART_SECONDS
+        news = [(h.claim.id, h.token, h.control.progress) for h in batch if h.control.progress]
+        if not news:
+            return
+        try:
+            await self.session.call(finish.progress, CALL_SECONDS, news)
+        except Exception as error:
+            if not concerns_data(error):
+                self._news = {held.token: held for held in batch} | self._news
+                raise
+            log.warning("progress_refused", jobs=[id for id, _, _ in news], error=str(error))

@@ -1,0 +1,44 @@
+"""What became of an outcome whose row bears its token no more: it landed before, or is refused."""
+
+from __future__ import annotations
+
+from jobqueue.states import Outcome, State
+from jobqueue.store.claims import Claim
+from jobqueue.store.finish import Ending, Stands
+from jobqueue.worker.inflight import Fate, Held
+
+
+def has_landed(ending: Ending, found: Stands | None) -> bool:
+    """Whether an earlier copy of this very write has happened. What never started leaves no
+    history: without any, it went back to the queue."""
+    if found is None:
+        return ending.outcome is None
+    return found.recorded_by == "holder"
+
+
+def as_recorded(held: Held, ending: Ending, found: Stands | None) -> Ending:
+    """An atomic handler's success can have been committed although its answer was lost."""
+    recording: Ending | None = held.recording
+    if recording is not None and found is not None and found.outcome == recording.outcome:
+        return recording
+    return ending
+
+
+def decided_state(claim: Claim, ending: Ending, found: Stands | None) -> str:
+    """What the earlier copy has decided, for those who are told of it: as the row says, or, where
+    that has moved on, as it must have been."""
+    if found is not None and found.state is not None:
+        return found.state
+    if ending.outcome in (Outcome.SUCCEEDED, Outcome.CANCELLED):
+        return str(ending.outcome)
+    counted = ending.outcome in (Outcome.FAILED, Outcome.TIMED_OUT)
+    if ending.final or (counted and claim.failures + 1 >= claim.max_attempts):
+        return State.DEAD
+    return State.SCHEDULED if ending.delay or ending.hold else State.READY
+
+
+def fate_of(ending: Ending) -> Fate:
+    """In which count of the shutdown's accounting a written outcome stands."""
+    if ending.outcome is None:
+        return Fate.RETURNED
+    return Fate.INTERRUPTED if ending.outcome == Outcome.INTERRUPTED else Fate.COMPLETED

@@ -1,0 +1,36 @@
+"""How long a failed attempt waits for the next one."""
+
+from __future__ import annotations
+
+import structlog
+from django.utils.module_loading import import_string
+
+from jobqueue import backoff
+from jobqueue.conf import Settings
+from jobqueue.exceptions import RetryLater, check_delay
+from jobqueue.worker.inflight import Held
+from jobqueue.worker.outcomes.attempt_options import Options
+
+log = structlog.get_logger("jobqueue")
+
+
+def chosen(held: Held, error: BaseException, options: Options, settings: Settings) -> float:
+    """Return the seconds that the error, the call or the task asks for. What breaks here falls back
+    to the setting."""
+    try:
+        if isinstance(error, RetryLater):
+            return check_delay("RetryLater", error.seconds)
+        rule = options.backoff
+        if isinstance(rule, str):
+            rule = import_string(rule)
+        base, ceiling = settings.backoff_base_seconds, settings.backoff_max_seconds
+        return backoff.delay(held.claim.failures + 1, base=base, ceiling=ceiling, rule=rule)
+    except BaseException:
+        log.warning("backoff_failed", job=held.claim.id, task=held.claim.task, exc_info=True)
+        return usual(held, settings)
+
+
+def usual(held: Held, settings: Settings) -> float:
+    """Return the seconds that the settings say."""
+    base, ceiling = settings.backoff_base_seconds, settings.backoff_max_seconds
+    return backoff.delay(held.claim.failures + 1, base=base, ceiling=ceiling)

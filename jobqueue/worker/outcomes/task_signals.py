@@ -1,0 +1,187 @@
+"""Django's task signals: sent where a slow or broken receiver can hurt nobody."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+from django.dispatch import Signal
+from django.tasks import TaskResult, TaskResultStatus, task_backends
+from django.tasks.backends.base import BaseTaskBackend
+from django.tasks.base import TaskError
+from django.tasks.exceptions import InvalidTaskBackend
+from django.tasks.signals import task_finished, task_started
+from django.utils import timezone
+
+from jobqueue import tasks
+from jobqueue.states import FINAL, State
+from jobqueue.store.finish import Ending
+from jobqueue.worker.inflight import Held
+from jobqueue.worker.threads.handler_thread import Lane
+
+# The project's receivers lag behind the jobs: claim no more until they have caught up.
+MOST_WAITING = 1_000
+log = structlog.get_logger("jobqueue")
+django_log = logging.getLogger("django.tasks")
+
+
+class Receivers:
+    """Sends `task_started` and `task_finished`.
+
+    Django's own two receivers only log and are called at once, where anybody hears them. As soon as
+    a project has connected one of its own, the signals go through a thread, in order, with
+    connections of its own.
+    """
+
+    def __init__(
+        self, worker: str, tell_finished: Callable[[Sequence[int]], object] = lambda ids: None
+    ) -> None:
+        self._worker, self._tell_finished = worker, tell_finished
+        self._lane: Lane | None = None
+        self._is_heard = _is_heard(logging.INFO)
+
+    @property
+    def is_behind(self) -> bool:
+        return self._lane is not None and self._lane.pending > MOST_WAITING
+
+    def result(self, held: Held) -> TaskResult[..., Any]:
+        """Return Django's view of a running attempt; made when somebody first wants to see it."""
+        claim, task = held.claim, tasks.known(held.claim.task)
+        if held.result is None and task is not None:
+            held.result = TaskResult(
+                task=task,
+                id=str(claim.id),
+                status=TaskResultStatus.RUNNING,
+                enqueued_at=_moment(claim.enqueued_at),
+                started_at=_moment(claim.started_at),
+                finished_at=None,
+                last_attempted_at=_moment(claim.claimed_at),
+                args=claim.args,
+                kwargs=claim.kwargs,
+                backend=claim.backend,
+                errors=[],
+                worker_ids=[self._worker] * (claim.attempts + 1),
+            )
+        result: TaskResult[..., Any] = held.result
+        return result
+
+    def started(self, held: Held) -> None:
+        """An attempt begins."""
+        if self._is_heard or _has_own(task_started):
+            self._send_well(task_started, self.result(held), logging.INFO)
+        elif _has_own(task_finished):
+            self.result(held)  # now, before the handler can change its arguments
+
+    def finished(self, held: Held, ending: Ending, state: str) -> None:
+        """The final state of a job that was started is confirmed; nothing is sent for any other."""
+        if not held.started or state not in FINAL:
+            return
+        status = tasks.STATUS[State(state)]
+        failed = status == TaskResultStatus.FAILED
+        if not (failed or self._is_heard or _has_own(task_finished)):
+            return
+        result = self.result(held)
+        object.__setattr__(result, "status", status)
+        object.__setattr__(result, "finished_at", timezone.now())
+        if ending.result is not None:
+            object.__setattr__(result, "_return_value", json.loads(ending.result))
+        if ending.error_class:
+            error = TaskError(exception_class_path=ending.error_class, traceback=ending.traceback)
+            result.errors.append(error)
+        self._send_well(task_finished, result, logging.ERROR if failed else logging.INFO)
+
+    def swept(self, ids: Sequence[int]) -> None:
+        """The leader has ended these jobs: those who have connected to the signal hear of it."""
+        if _has_own(task_finished):
+            self._apart(self._tell_finished, ids)
+
+    def _send_well(self, signal: Signal, result: TaskResult[..., Any], level: int) -> None:
+        """At once where nobody listens but Django, whose line is quickly written; else apart: a
+        project's receiver, or its logging handler, may well send an e-mail."""
+        heard = django_log.isEnabledFor(level)
+        if _has_own(signal) or (heard and not _logs_quickly(level)):
+            self._apart(_send, signal, result)
+        elif heard:
+            _send(signal, result)
+
+    def _apart(self, call: Callable[..., object], *args: Any) -> None:
+        if self._lane is None:
+            self._lane = Lane("signals")
+        self._lane.submit(_call_in_lane, self._lane, call, *args)
+
+    def flush(self) -> Future[None] | None:
+        """Return a future that is done when everything sent so far has been received."""
+        return None if self._lane is None else self._lane.submit(lambda: None)
+
+    def close(self) -> None:
+        if self._lane is not None:
+            self._lane.close()
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def _has_own(signal: Signal) -> bool:
+    return len(signal.receivers) > 1  # Django connects exactly one of its own
+
+
+def _is_heard(level: int) -> bool:
+    """Whether any handler would take a line of Django's own receivers. With Django's default
+    logging and DEBUG off, none does."""
+    if not django_log.isEnabledFor(level):
+        return False
+    line = django_log.makeRecord(django_log.name, level, __file__, 0, "Task", (), None)
+    return any(level >= handler.level and handler.filter(line) for handler in _log_handlers())
+
+
+def _log_handlers() -> Iterator[logging.Handler]:
+    logger: logging.Logger | None = django_log
+    while logger is not None:
+        yield from logger.handlers
+        logger = logger.parent if logger.propagate else None
+
+
+def _logs_quickly(level: int) -> bool:
+    """Whether a line of this level only goes to streams and files."""
+    return all(
+        level < handler.level or isinstance(handler, logging.StreamHandler | logging.NullHandler)
+        for handler in _log_handlers()
+    )
+
+
+def _call_in_lane(lane: Lane, call: Callable[..., object], *args: Any) -> None:
+    lane.prepare()
+    try:
+        call(*args)
+    except Exception:
+        log.exception("signal_not_sent")
+    finally:
+        lane.tidy()
+
+
+def _sender(alias: str) -> type[BaseTaskBackend]:
+    try:
+        return type(task_backends[alias])
+    except InvalidTaskBackend:  # it has left the settings since the enqueue
+        return BaseTaskBackend
+
+
+def _send(signal: Signal, result: TaskResult[..., Any]) -> None:
+    try:
+        answers = signal.send_robust(_sender(result.backend), task_result=result)
+    except BaseException as error:  # send_robust lets a SystemExit through
+        answers = [(signal, error)]  # type: ignore[list-item]
+    for receiver, answer in answers:
+        if isinstance(answer, BaseException):
+            log.error(
+                "signal_receiver_failed",
+                receiver=repr(receiver),
+                job=result.id,
+                exc_info=answer,
+            )

@@ -1,0 +1,1 @@
+"""The process itself: signals, deadlines, stacks, its supervisor and its neighbours."""

@@ -1,0 +1,220 @@
+"""A thread outside the loop: hears the signals, enforces the deadline, sees a blocked loop.
+
+Behind it stands the dead-man switch, for a handler that holds the interpreter lock: this thread
+then never runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import select
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import structlog
+
+from jobqueue.conf import Settings
+from jobqueue.worker.inflight import Held, Registry
+from jobqueue.worker.process import signals as process_signals
+from jobqueue.worker.process import stacks
+from jobqueue.worker.process.deadman import DeadMan
+
+MOST_LAG_SECONDS = 1.0
+# A third signal this close behind the one before belongs to the same burst: it loses no work. But
+# a burst lasts no longer than this, or a held Ctrl-C would never be heard.
+BURST_SECONDS, BURST_MAX_SECONDS = 0.1, 1.0
+STOPS = (signal.SIGTERM, signal.SIGINT)
+FORCED = 5
+log = structlog.get_logger("jobqueue")
+
+
+class Watchdog:
+    """Started before the loop. `on_signal` and `on_block` are called on the loop."""
+
+    def __init__(self, settings: Settings, registry: Registry) -> None:
+        self.settings, self.registry = settings, registry
+        self.on_signal: Callable[[int], None] = lambda number: None
+        self.on_block: Callable[[Held, str, float], None] = lambda held, stack, seconds: None
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.first_stop_at: float | None = None  # monotonic
+        self.deadline: float | None = None  # monotonic; the enforced end of the process
+        # How late the loop may answer; looked at as often. Well inside the shortest trust.
+        self.lag_seconds = min(MOST_LAG_SECONDS, settings.lease_seconds / 4)
+        self._dead_man = DeadMan(settings.lease_seconds)
+        self._stops, self._last_stop, self._counted_stop = 0, -BURST_SECONDS, 0.0
+        self._answered = time.monotonic()
+        self._blocked_since: float | None = None
+        self._culprit: tuple[Held, str] | None = None
+        self._early: list[int] = []  # signals from before the loop
+        self._lock = threading.Lock()
+        self._main = threading.get_ident()
+        self._ended = False
+
+    @contextlib.contextmanager
+    def running(self, *, signals: bool) -> Iterator[None]:
+        """Watch while the block runs, called in the loop's thread. With `signals` the process's
+        signals come here; what was there before is put back at the end."""
+        self._main = threading.get_ident()
+        self._ours, theirs = socket.socketpair()
+        theirs.setblocking(False)
+        thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._ours.close)
+            stack.callback(theirs.close)
+            stack.enter_context(self._dead_man)
+            if signals:
+                stack.enter_context(process_signals.through(theirs.fileno()))
+            thread.start()
+            try:
+                yield
+            finally:
+                self._ended = True
+                self._dead_man.rest()
+                theirs.shutdown(socket.SHUT_RDWR)
+                thread.join()
+
+    def watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """The loop has started: from here on it must answer."""
+        with self._lock:
+            self._answered, self.loop = time.monotonic(), loop
+            early, self._early = self._early, []
+        for number in early:
+            self.on_signal(number)
+
+    def expect_end(self, moment: float) -> None:
+        """The process is gone by this moment (monotonic), whatever happens. Only ever sooner."""
+        with self._lock:
+            self.deadline = min(self.deadline or moment, moment)
+            self._dead_man.arm(self.deadline)
+
+    def rearm(self) -> None:
+        """Called on the loop with every beat, as a sign of life: move the dead-man switch."""
+        self._dead_man.arm(self.deadline)
+
+    # In the thread.
+
+    def _run(self) -> None:
+        while not self._ended:
+            # Whatever fails here (a log that cannot be written), the watch goes on.
+            with contextlib.suppress(Exception):
+                self._turn()
+
+    def _turn(self) -> None:
+        start, seconds = time.monotonic(), self._wait_seconds()
+        self._hear(seconds)
+        now = time.monotonic()
+        self._enforce(now)
+        overslept = now - start - seconds
+        if overslept > self.lag_seconds:
+            # Everything stood still, this thread too: the loop has not had its chance to answer.
+            self._answered, self._blocked_since = now, None
+            log.warning("process_stood_still", seconds=round(overslept, 2))
+        self._look_at_loop(now)
+
+    def _wait_seconds(self) -> float:
+        ends = [self.deadline, self._trust_end() if self._blocked_since is not None else None]
+        left = [end - time.monotonic() for end in ends if end is not None]
+        return max(min([self.lag_seconds, *left]), 0.01)
+
+    def _hear(self, seconds: float) -> None:
+        poll = select.poll()
+        poll.register(self._ours, select.POLLIN)
+        if not poll.poll(seconds * 1000):
+            return
+        for number in self._ours.recv(64):
+            if number == signal.SIGUSR2:
+                self._dead_man.write(f"stacks on request\n{stacks.everything(self.loop)}\n")
+            elif number not in STOPS or self._counts(time.monotonic()):
+                self._pass_on(number)
+
+    def _counts(self, now: float) -> bool:
+        """Whether this TERM or INT says something new. The third one ends the process here."""
+        echo, self._last_stop = now - self._last_stop < BURST_SECONDS, now
+        if echo and self._stops >= 2 and now - self._counted_stop < BURST_MAX_SECONDS:
+            return False
+        self._stops, self._counted_stop = self._stops + 1, now
+        if self.first_stop_at is None:
+            self.first_stop_at = now
+            self.expect_end(now + self.settings.exit_seconds)
+        if self._stops >= 3:
+            self.leave("third signal")
+        return True
+
+    def _pass_on(self, number: int) -> None:
+        with self._lock:
+            if self.loop is None:
+                self._early.append(number)
+                return
+        self._call_loop(self.on_signal, number)
+
+    def _call_loop(self, function: Callable[..., None], *args: object) -> None:
+        if self.loop is not None:
+            with contextlib.suppress(RuntimeError):  # it has just been closed
+                self.loop.call_soon_threadsafe(function, *args)
+
+    def _enforce(self, now: float) -> None:
+        if self.deadline is not None and now >= self.deadline and not self._ended:
+            self.leave("the deadline of the shutdown has passed")
+
+    def _look_at_loop(self, now: float) -> None:
+        if self.loop is None:
+            return
+        lag = now - self._answered
+        if lag > 2 * self.lag_seconds and self._blocked_since is None:
+            self._blocked_since = self._answered
+            self._tell_of_block(lag)
+        trust_end = self._trust_end()
+        if self._blocked_since is not None and trust_end is not None and now > trust_end:
+            self.leave("the event loop is blocked and a lease is no longer trusted")
+        self._call_loop(self._answer)
+
+    def _answer(self) -> None:
+        """On the loop: it is alive."""
+        self._answered = now = time.monotonic()
+        if self._blocked_since is None:
+            return
+        seconds, self._blocked_since = now - self._blocked_since, None
+        log.warning("event_loop_back", seconds=round(seconds, 2))
+        if self._culprit is not None:
+            (held, stack), self._culprit = self._culprit, None
+            self.on_block(held, stack, seconds)
+
+    def _tell_of_block(self, lag: float) -> None:
+        held, stack = self._find_culprit(), stacks.of_thread(self._main)
+        self._culprit = None if held is None else (held, stack)
+        log.error(
+            "event_loop_blocked",
+            seconds=round(lag, 2),
+            job=held.claim.id if held else None,
+            task=held.claim.task if held else None,
+            stack=stack,
+        )
+
+    def _find_culprit(self) -> Held | None:
+        current = asyncio.current_task(self.loop)
+        if current is None:
+            return None
+        for held in self.registry:
+            if held.task is current or current in (held.children or ()):
+                return held
+        return None
+
+    def _trust_end(self) -> float | None:
+        since = self.registry.trusted_since()
+        if since is None:
+            return None
+        return since + self.settings.lease_seconds - self.settings.lease_margin_seconds
+
+    def leave(self, why: str) -> None:
+        """End the process now, with every stack on stderr. Nothing here may fail or hang."""
+        with contextlib.suppress(BaseException):
+            self._dead_man.arm(time.monotonic() + 1.0)  # should what follows hang after all
+        with contextlib.suppress(BaseException):
+            first = f"jobqueue worker {os.getpid()} leaves at once: {why}\n"
+            self._dead_man.write(f"{first}{stacks.everything(self.loop)}\n")
+        os._exit(FORCED)

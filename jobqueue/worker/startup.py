@@ -1,0 +1,89 @@
+"""Before the first claim: wait for the database, or end with one clear sentence; prepare it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from pkgutil import iter_modules
+
+import psycopg
+import structlog
+
+from jobqueue import migrations
+from jobqueue.store import workers
+from jobqueue.store.connections import Backoff, Session
+from jobqueue.store.error_classes import is_refused, is_weather
+from jobqueue.store.workers import Identity
+from jobqueue.worker.shutdown import Shutdown
+from jobqueue.worker.threads.handler_thread import Lanes
+from jobqueue.worker.threads.orm_connections import tidy_connections
+
+CALL_SECONDS = 5.0
+log = structlog.get_logger("jobqueue")
+
+
+class CannotStartError(Exception):
+    """The worker could not go on; the message is one sentence for the operator."""
+
+
+async def first_contact(session: Session, identity: Identity, shutdown: Shutdown) -> bool:
+    """Check the tables and register, waiting while the database is away; whether it was reached
+    before the shutdown. Raises CannotStartError for what no waiting mends: a refused login, missing
+    tables, missing rights."""
+    backoff, told = Backoff(0.2, 5.0), False
+    while not shutdown.requested.is_set():
+        try:
+            obstacle = await session.call(workers.obstacle, CALL_SECONDS, _newest_migration())
+            if obstacle is not None:
+                raise CannotStartError(obstacle)
+            await session.call(workers.register, CALL_SECONDS, identity)
+            return True
+        except (psycopg.Error, OSError) as error:
+            if isinstance(error, psycopg.Error) and (is_refused(error) or not is_weather(error)):
+                raise CannotStartError(_sentence(error)) from None
+            if not told:
+                log.warning("database_unreachable", purpose="start", error=str(error).strip())
+                told = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(backoff.next_delay()):
+                await shutdown.requested.wait()
+    return False
+
+
+def _newest_migration() -> str:
+    names = [module.name for module in iter_modules(migrations.__path__)]
+    return max(name for name in names if name[0].isdecimal())
+
+
+def _sentence(error: psycopg.Error) -> str:
+    text = " ".join(str(error).split())
+    if isinstance(error, psycopg.errors.InsufficientPrivilege):
+        return f"The database user lacks a right that jobqueue needs: {text}"
+    return f"The database cannot be used: {text}"
+
+
+async def prepare(lanes: Lanes, call: Callable[[], object], shutdown: Shutdown) -> None:
+    """What the project declares in code reaches the tables; a failure is told, not fatal. A stop
+    does not wait for it."""
+    lane = lanes.take()
+    work = asyncio.wrap_future(lane.submit(_in_lane, call))
+    stop = asyncio.create_task(shutdown.requested.wait(), name="stop-while-preparing")
+    await asyncio.wait({work, stop}, return_when="FIRST_COMPLETED")
+    stop.cancel()
+    await asyncio.wait({stop})
+    if not work.done():  # the lane's thread ends with the process
+        work.cancel()
+        return
+    if error := work.exception():
+        weather = is_weather(error.__cause__ or error)  # Django wraps the driver's
+        told = {"error": str(error).strip()} if weather else {"exc_info": error}
+        log.error("schedules_not_synchronised", **told)
+    lanes.give_back(lane)
+
+
+def _in_lane(call: Callable[[], object]) -> None:
+    try:
+        call()
+    finally:
+        tidy_connections()

@@ -1,0 +1,1 @@
+"""A thread with Django connections of its own for each running handler."""

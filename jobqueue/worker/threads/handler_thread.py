@@ -1,0 +1,242 @@
+"""Lanes: each running handler has an ORM thread and Django connections of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from queue import SimpleQueue
+from typing import Any
+
+import asgiref.local
+import structlog
+from asgiref.sync import SyncToAsync
+
+from jobqueue.worker.threads import orm_connections
+
+IDLE_SECONDS = 30.0
+QUERY_CANCEL_SECONDS = 2.0
+# A second interrupt that close behind the first could land outside the handler's code.
+INTERRUPT_APART_SECONDS = 0.05
+# Modules that take a lock of the whole process by acquire() and then try: an interrupt in between
+# would leave it taken, and the loop waiting for it.
+FRAGILE = frozenset(
+    {asgiref.local.__file__, logging.__file__, weakref.__file__, "<frozen importlib._bootstrap>"}
+)
+log = structlog.get_logger("jobqueue")
+
+
+class Lane(Executor):
+    """One thread that runs one call at a time, and the connections that Django opens in it.
+
+    A daemon thread: the interpreter's exit does not wait for a handler that never returns.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.pending = 0  # calls submitted and not yet ended
+        self.call_number = 0  # of the call that runs, or ran last
+        self.used_at: float | None = None  # None: no connection is open
+        self.stale = False  # its connections must not be used for another handler
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._lock = threading.Lock()  # around "user code runs here"
+        self._gate = threading.Lock()  # held while the running query is being cancelled
+        self._user_code = False
+        self._interrupted_at = 0.0
+        self._wrappers: list[Any] = []
+        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self.thread.start()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Run a call in this lane's thread, after those already submitted."""
+        future: Future[Any] = Future()
+        with self._lock:
+            self.pending += 1
+        self.used_at = time.monotonic()
+        self._calls.put(lambda: _complete(future, fn, args, kwargs))
+        return future
+
+    def _run(self) -> None:
+        while (call := self._calls.get()) is not None:
+            with self._gate:  # a query cancel on its way would otherwise hit this call
+                self.call_number += 1
+            try:
+                call()
+            except BaseException:
+                log.critical("lane_call_broken", lane=self.thread.name, exc_info=True)
+            del call  # a handler's arguments and result must not wait here for the next one
+            with self._lock:
+                self.pending -= 1
+
+    def prepare(self) -> None:
+        """In the lane's thread, before a handler: healthy connections, known to `queries`."""
+        self._wrappers = orm_connections.refresh_connections()
+
+    def tidy(self) -> None:
+        """In the lane's thread, after a handler: nothing of it stays behind."""
+        try:
+            if self.stale:
+                # An interrupt may have landed while a lock of the driver was held.
+                self.stale = False
+                orm_connections.discard_connections()
+            else:
+                orm_connections.tidy_connections()
+        except Exception:
+            log.exception("lane_not_tidied", lane=self.thread.name)
+            self.stale = True
+
+    def bridge(self, loop: Any) -> None:
+        """In the lane's thread: `async_to_sync` in a plain handler runs on this loop, whatever ran
+        in this thread before, so that what it awaits can be cancelled."""
+        local = SyncToAsync.threadlocal
+        local.main_event_loop, local.main_event_loop_pid = loop, os.getpid()
+        local.task_context = None
+
+    def run_user_code(self, function: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+        """In the lane's thread: call the handler, open to `interrupt`. Returns (value, error)."""
+        value, error, returned = None, None, False
+        try:
+            try:
+                self._user_code = True
+                value = function()
+                returned = True
+            except BaseException as raised:
+                error = raised
+            self.shut_interrupts()
+        except BaseException as late:
+            # One interrupt can land behind the handler's last line, and no more than one.
+            self.shut_interrupts()
+            if not returned:
+                error = error or late
+        return value, error
+
+    @property
+    def is_open(self) -> bool:
+        """Whether user code runs that may be interrupted."""
+        return self._user_code
+
+    def shut_interrupts(self) -> None:
+        """In the lane's thread: no interrupt can arrive any more; a pending one is dropped."""
+        self._user_code = False
+        with self._lock:
+            self._user_code = False
+            _set_async_exception(self.thread.ident, None)
+
+    def interrupt(self, kind: type[BaseException]) -> bool:
+        """Raise this in the thread at its next line; whether it will be. It is not where no user
+        code runs, close behind another one, or where it would do harm just now."""
+        with self._lock:
+            now = time.monotonic()
+            if not self._user_code or now - self._interrupted_at < INTERRUPT_APART_SECONDS:
+                return False
+            frame = sys._current_frames().get(self.thread.ident or 0)
+            if frame is None or frame.f_code.co_filename in FRAGILE:
+                return False
+            self._interrupted_at, self.stale = now, True
+            _set_async_exception(self.thread.ident, kind)
+            return True
+
+    def queries(self) -> Callable[[], None] | None:
+        """From any thread: a call that cancels what this lane's connections are running just now;
+        None when they run nothing. It blocks for up to 2 s, and never hits a later call."""
+        number, running = self.call_number, orm_connections.running_queries(self._wrappers)
+        if not running:
+            return None
+
+        def cancel() -> None:
+            with self._gate:
+                for raw in running:
+                    if self.call_number == number and not raw.closed:
+                        with contextlib.suppress(Exception):
+                            raw.cancel_safe(timeout=QUERY_CANCEL_SECONDS)
+
+        return cancel
+
+    def discard(self) -> None:
+        """Close the connections, behind the calls already submitted."""
+        self.submit(orm_connections.discard_connections)
+        self.used_at = None
+
+    def close(self) -> None:
+        """Let the thread end after its last call."""
+        self.discard()
+        self._calls.put(None)
+
+
+def _complete(
+    future: Future[Any], fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        value = fn(*args, **kwargs)
+    except StopIteration:  # a future refuses it
+        future.set_exception(RuntimeError("the call raised StopIteration"))
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(value)
+    finally:
+        del future, fn, args, kwargs  # an error holds this frame, and must not hold itself
+
+
+def _set_async_exception(thread: int | None, kind: type[BaseException] | None) -> None:
+    target = ctypes.py_object(kind) if kind is not None else None
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread or 0), target)
+
+
+class Lanes:
+    """The lanes of this worker: taken by a handler, given back when nothing of it runs there."""
+
+    def __init__(self) -> None:
+        self._free: list[Lane] = []
+        self._taken: set[Lane] = set()
+        self._made = 0
+        self._canceller: Lane | None = None
+
+    def take(self) -> Lane:
+        """Return an idle lane; a new one when all are in use."""
+        if self._free:
+            lane = self._free.pop()
+        else:
+            self._made += 1
+            lane = Lane(f"lane-{self._made}")
+        self._taken.add(lane)
+        return lane
+
+    def give_back(self, lane: Lane) -> None:
+        """The lane's last call has ended and its connections are tidy."""
+        self._taken.discard(lane)
+        self._free.append(lane)
+
+    def apart(self, call: Callable[[], None]) -> None:
+        """Make a call that may wait for the network, such as cancelling a query."""
+        if self._canceller is None:
+            self._canceller = Lane("lane-canceller")
+        self._canceller.submit(call)
+
+    def close_idle(self) -> None:
+        """Close the connections of lanes that nobody has used for half a minute."""
+        now = time.monotonic()
+        for lane in self._free:
+            if lane.used_at is not None and now - lane.used_at > IDLE_SECONDS:
+                lane.discard()
+
+    def renew(self) -> None:
+        """Have fresh connections: the idle lanes' at once, the others' when their handler ends."""
+        for lane in self._taken:
+            lane.stale = True
+        for lane in self._free:
+            lane.discard()
+
+    def close(self) -> None:
+        """Let every idle thread end."""
+        for lane in [*self._free, *filter(None, [self._canceller])]:
+            lane.close()
+        self._free.clear()
