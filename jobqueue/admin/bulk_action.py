@@ -63,7 +63,7 @@ def run(
         with transaction.atomic(using=settings().database):
             result = chosen.run(part, data, by, moment)
             if user is not None:
-                perform.log(user, result.ids, chosen, data.get("reason", ""))
+                perform.log_jobs(user, result.ids, chosen, data.get("reason", ""))
         total, done = total + result, done + len(part)
         job.progress(done, max(expected, done), str(total))
     return {"changed": total.changed, "asked": total.asked, "left": dict(total.left)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, cast
@@ -16,14 +16,16 @@ from django.contrib.auth.base_user import AbstractBaseUser
 from django.contrib.auth.models import User
 from django.core.exceptions import PermissionDenied
 from django.db import connections, transaction
-from django.db.models import QuerySet
-from django.http import HttpRequest, QueryDict
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, QueryDict
+from django.shortcuts import redirect
+from django.utils.functional import Promise
 from django.utils.http import url_has_allowed_host_and_scheme
 
 from jobqueue import operations
 from jobqueue.admin import job_changelist
-from jobqueue.admin.actions import VERBS, JobVerb, sentence
-from jobqueue.admin.base import may
+from jobqueue.admin.actions import VERBS, JobVerb, ReasonForm, sentence
+from jobqueue.admin.base import DeskAdmin, may
 from jobqueue.admin.filters import BIGINT_MAX, Filters
 from jobqueue.conf import settings
 from jobqueue.models import Job
@@ -97,7 +99,7 @@ def act(
     user = cast(User, request.user)
     with transaction.atomic(using=settings().database):
         result = verb.run(jobs, data, user.get_username(), as_of)
-        log(user, result.ids, verb, data["reason"])
+        log_jobs(user, result.ids, verb, data["reason"])
     messages.add_message(
         request,
         messages.SUCCESS if result.changed else messages.WARNING,
@@ -106,7 +108,7 @@ def act(
     return result
 
 
-def log(user: AbstractBaseUser, ids: Iterable[int], verb: JobVerb, reason: str) -> None:
+def log_jobs(user: AbstractBaseUser, ids: Iterable[int], verb: JobVerb, reason: str) -> None:
     """One entry of Django's admin log for each job that changed."""
     content_type = get_content_type_for_model(Job)
     LogEntry.objects.bulk_create(
@@ -150,3 +152,52 @@ def back(request: HttpRequest, otherwise: str) -> str:
 def new_nonce() -> str:
     """Marks one filled form, so that sending it twice starts one job."""
     return uuid4().hex
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Act:
+    """One button. `run` takes the thing, the actor's name and the reason; returns whether anything
+    changed, and the sentence to show."""
+
+    name: str
+    permission: str
+    label: Promise
+    question: Promise
+    run: Callable[[Any, str, str], tuple[bool, str]]
+    dangerous: bool = False
+
+
+def perform_act(
+    desk: DeskAdmin, request: HttpRequest, act: Act | None, thing: Model, home: str
+) -> HttpResponse:
+    """Ask, and when confirmed, do it and log it in one transaction. Never by GET."""
+    if request.method != "POST":
+        return HttpResponseNotAllowed(["POST"])
+    if act is None or not may(request.user, act.permission):
+        raise PermissionDenied
+    home = back(request, home)
+    confirmed = "confirmed" in request.POST
+    form = ReasonForm(request.POST if confirmed else None)
+    if not confirmed or not form.is_valid():
+        context = {"title": act.label, "act": act, "thing": thing, "form": form, "next": home}
+        return desk.render(request, "confirm_act.html", context)
+    user, reason = cast(User, request.user), form.cleaned_data["reason"]
+    with transaction.atomic(using=settings().database):
+        changed, sentence = act.run(thing, user.get_username(), reason)
+        if changed:
+            flag = DELETION if act.name == "delete" else CHANGE
+            log_object(user, thing, flag, f"{act.name}: {reason}" if reason else act.name)
+    messages.add_message(request, messages.SUCCESS if changed else messages.WARNING, sentence)
+    return redirect(home)
+
+
+def log_object(user: User, thing: Model, flag: int, message: str) -> None:
+    """One entry in Django's admin log."""
+    LogEntry.objects.create(
+        user_id=user.pk,
+        content_type_id=get_content_type_for_model(type(thing)).pk,
+        object_id=str(thing.pk),
+        object_repr=str(thing)[:200],
+        action_flag=flag,
+        change_message=message,
+    )

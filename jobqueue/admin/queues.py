@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy
 from jobqueue import operations
 from jobqueue.admin import perform
 from jobqueue.admin.base import DeskAdmin, may
-from jobqueue.admin.perform_one import Act, perform_act
+from jobqueue.admin.perform import Act, perform_act
 from jobqueue.conf import QUEUE_NAME
 from jobqueue.insight import stats
 from jobqueue.models import Queue

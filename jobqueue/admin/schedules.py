@@ -22,7 +22,7 @@ from django.utils.translation import gettext_lazy
 
 from jobqueue.admin import perform
 from jobqueue.admin.base import DeskAdmin, may
-from jobqueue.admin.perform_one import Act, log, perform_act
+from jobqueue.admin.perform import Act, log_object, perform_act
 from jobqueue.admin.schedule_form import ScheduleForm, covered
 from jobqueue.conf import settings
 from jobqueue.exceptions import JobQueueError
@@ -202,7 +202,9 @@ class ScheduleAdmin(DeskAdmin):
         with transaction.atomic(using=settings().database):
             if changed:
                 schedules.save(saved, changed, by=user)
-                log(user, saved, ADDITION if schedule is None else CHANGED, ", ".join(changed))
+                log_object(
+                    user, saved, ADDITION if schedule is None else CHANGED, ", ".join(changed)
+                )
         messages.success(request, _("Saved %(name)s.") % {"name": saved.name})
         return redirect("admin:jobqueue_schedule_change", saved.pk)
 

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 
+import structlog
+
+from jobqueue.store import idleness
 from jobqueue.store.connections import Session
-from jobqueue.worker.idle_limits import IdleVerdict, IdleWatch
+from jobqueue.store.error_classes import is_weather
 from jobqueue.worker.inflight import Registry
 from jobqueue.worker.options import Orders
 from jobqueue.worker.shutdown import CLOSE_SECONDS
@@ -74,3 +79,98 @@ class Limits:
         """Jobs ended after the last look: ask once more who died."""
         if self._watch is not None and self.verdict is not None:
             self.verdict = await self._watch.settle(self.verdict, CLOSE_SECONDS)
+
+
+LOOK_SECONDS = 1.0
+SETTLE_SECONDS = 2.0
+COUNT_SECONDS = 10.0
+log = structlog.get_logger("jobqueue")
+
+
+@dataclass(frozen=True, slots=True)
+class IdleVerdict:
+    """How a drain ended, and what it leaves behind."""
+
+    idle: bool  # False: --max-runtime came first
+    died: int = 0  # jobs of the served queues that died since the start, whoever ran them
+    parked: int = 0  # waiting for code that knows their task
+    paused: tuple[str, ...] = ()  # queues with jobs that nobody may take
+
+    @property
+    def code(self) -> int:
+        """The exit code: 0 all well, 3 drained but a job died, 4 the limit came first."""
+        if not self.idle:
+            return 4
+        return 3 if self.died else 0
+
+
+class IdleWatch:
+    """Waits until the queues have been empty, in the table and here, for two seconds on end.
+
+    `held` says how many claims this process still has. A look without an answer is no answer:
+    only a count that came back empty counts as empty.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        queues: Sequence[str],
+        *,
+        max_runtime: float | None,
+        held: Callable[[], int],
+    ) -> None:
+        self.session, self.queues, self.held = session, tuple(queues), held
+        self.max_runtime = max_runtime
+        self._since: datetime | None = None  # by the database's clock
+        self._latest: idleness.Left | None = None
+
+    async def wait(self) -> IdleVerdict:
+        """Return when there is nothing left, or when the time is over."""
+        start = _now()
+        end = None if self.max_runtime is None else start + self.max_runtime
+        idle_since: float | None = None
+        while end is None or _now() < end:
+            looked = _now()
+            if not await self._is_idle(end):
+                idle_since = None
+            elif idle_since is None:
+                idle_since = looked
+            elif looked - idle_since >= SETTLE_SECONDS:
+                return self._verdict(idle=True)
+            pause = looked + LOOK_SECONDS - _now()
+            await asyncio.sleep(max(0.0, pause if end is None else min(pause, end - _now())))
+        return self._verdict(idle=False)
+
+    async def settle(self, verdict: IdleVerdict, seconds: float = 1.0) -> IdleVerdict:
+        """After the shutdown: count once more who died, since jobs ended after the last look."""
+        await self._is_idle(_now() + seconds)
+        return self._verdict(idle=verdict.idle)
+
+    async def _is_idle(self, end: float | None) -> bool:
+        bound = COUNT_SECONDS if end is None else max(min(COUNT_SECONDS, end - _now()), 0.1)
+        horizon = None if end is None else end - _now()
+        try:
+            left = await self.session.call(idleness.left, bound, self.queues, horizon, self._since)
+        except Exception as error:
+            if not is_weather(error):
+                raise
+            log.warning("idle_unknown", error=repr(error))
+            return False
+        if self._since is None:
+            self._since = left.now
+            if left.schedules:
+                log.warning("until_idle_with_schedules", schedules=left.schedules)
+        self._latest = left
+        return left.idle and self.held() == 0
+
+    def _verdict(self, *, idle: bool) -> IdleVerdict:
+        left = self._latest
+        if left is None:
+            return IdleVerdict(idle=idle)
+        if left.parked or left.paused:
+            log.warning("idle_left_behind", parked=left.parked, paused_queues=left.paused)
+        return IdleVerdict(idle=idle, died=left.died, parked=left.parked, paused=tuple(left.paused))
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

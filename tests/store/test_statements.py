@@ -122,7 +122,7 @@ BOUNDS = r"(run_at|hold_until|lease_expires_at|expires_at|parked_at|finished_at|
 
 
 @pytest.mark.spec("S5")
-@pytest.mark.parametrize("module", ["lookout", "promotion", "reclaims", "sweeps", "tidying"])
+@pytest.mark.parametrize("module", ["due_work", "promotion", "reclaims", "sweeps", "history_pruning"])
 def test_what_selects_rows_is_compared_with_a_time_that_stands_still(module):
     for name, text in STATEMENTS.items():
         if name.startswith(f"{module}."):
@@ -142,7 +142,7 @@ def test_no_statement_is_given_a_moment_by_the_process():
 
 
 @pytest.mark.spec("S92", "S201", "A1")
-@pytest.mark.parametrize("module", ["beats", "endings"])
+@pytest.mark.parametrize("module", ["heartbeat", "finish"])
 def test_each_write_of_a_holder_names_id_and_token(module):
     writes = 0
     for name, text in STATEMENTS.items():
@@ -152,13 +152,13 @@ def test_each_write_of_a_holder_names_id_and_token(module):
                 assert "j.id = ANY(%(ids)s" in condition, name
                 assert "j.lease_token =" in condition, name
                 writes += 1
-    assert writes == {"beats": 1, "endings": 2}[module]
+    assert writes == {"heartbeat": 1, "finish": 2}[module]
 
 
 @pytest.mark.spec("S92", "S201", "A1")
 @pytest.mark.parametrize("name", ["EXCHANGE", "EXCHANGE_ONWARD"])
 def test_an_exchange_writes_only_rows_that_it_has_locked_by_id_and_token(name):
-    text = STATEMENTS[f"exchange.{name}"]
+    text = STATEMENTS[f"finish_and_claim.{name}"]
     locked, written = text.split("FOR NO KEY UPDATE SKIP LOCKED", 1)
     assert "j.id = ANY(%(ending_ids)s" in locked
     assert "j.lease_token = ANY(%(ending_tokens)s" in locked
@@ -169,6 +169,6 @@ def test_an_exchange_writes_only_rows_that_it_has_locked_by_id_and_token(name):
 
 def test_the_driver_remembers_how_it_reads_the_statements_of_every_job():
     """Longer ones are taken apart at each call."""
-    for name in ("exchange.EXCHANGE", "exchange.EXCHANGE_ONWARD", "claims.CLAIM"):
+    for name in ("finish_and_claim.EXCHANGE", "finish_and_claim.EXCHANGE_ONWARD", "claims.CLAIM"):
         assert len(STATEMENTS[name]) <= MAX_CACHED_STATEMENT_LENGTH
     assert len(finish._SHORT_FINISH) <= MAX_CACHED_STATEMENT_LENGTH

@@ -14,7 +14,7 @@ from jobqueue.states import Outcome
 from jobqueue.store import claims, finish_and_claim, reclaims
 from jobqueue.store import finish as store_finish
 from jobqueue.store.finish import Ending
-from jobqueue.worker.claiming.tokens import new_tokens
+from jobqueue.worker.claiming.claim_round import new_tokens
 from jobqueue.worker.inflight import Fate
 from tests.rows import add_job, history, job_row, one
 from tests.waiting import until

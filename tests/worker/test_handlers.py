@@ -15,8 +15,8 @@ from jobqueue.exceptions import JobCancelled
 from jobqueue.models import Job
 from jobqueue.states import Reason, State
 from jobqueue.worker.execution import invocation as handlers_module
+from jobqueue.worker.execution.containment import Strays
 from jobqueue.worker.execution.invocation import run_coroutine
-from jobqueue.worker.execution.strays import Strays
 from jobqueue.worker.inflight import Held
 from jobqueue.worker.threads.handler_thread import Lanes
 from tests.worker import jobs

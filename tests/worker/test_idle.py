@@ -9,8 +9,8 @@ import pytest_asyncio
 from jobqueue.store import idleness
 from jobqueue.store.connections import Session
 from jobqueue.store.error_classes import CallTimeout
-from jobqueue.worker import idle_limits
-from jobqueue.worker.idle_limits import IdleWatch
+from jobqueue.worker import run_limits
+from jobqueue.worker.run_limits import IdleWatch
 from tests.children import wait_until
 from tests.rows import add_job, add_running, ago, ahead, insert
 from tests.waiting import until
@@ -19,8 +19,8 @@ from tests.worker.parts import working
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr(idle_limits, "LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(idle_limits, "SETTLE_SECONDS", 0.1)
+    monkeypatch.setattr(run_limits, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(run_limits, "SETTLE_SECONDS", 0.1)
 
 
 @pytest_asyncio.fixture
@@ -105,12 +105,12 @@ async def test_what_is_held_here_keeps_the_run_alive(connection, watch):
 async def test_work_that_appears_while_it_settles_starts_the_wait_anew(
     connection, watch, monkeypatch
 ):
-    monkeypatch.setattr(idle_limits, "SETTLE_SECONDS", 60)
+    monkeypatch.setattr(run_limits, "SETTLE_SECONDS", 60)
     task = watch()
     assert await looked_at(task, 3)
     await add_job(connection)
     assert await looked_at(task, 3)
-    monkeypatch.setattr(idle_limits, "SETTLE_SECONDS", 0)
+    monkeypatch.setattr(run_limits, "SETTLE_SECONDS", 0)
     assert await looked_at(task, 5)
     await connection.execute("UPDATE jobqueue_job SET state = 'SUCCEEDED', finished_at = now()")
     await asyncio.wait_for(task, 15)

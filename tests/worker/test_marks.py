@@ -12,9 +12,9 @@ from jobqueue.conf import Settings
 from jobqueue.store import claims
 from jobqueue.store.connections import Session
 from jobqueue.worker.claiming import claimer, scan_cursor
+from jobqueue.worker.claiming.claim_round import new_tokens
 from jobqueue.worker.claiming.claimer import Claimer
 from jobqueue.worker.claiming.scan_cursor import Marks
-from jobqueue.worker.claiming.tokens import new_tokens
 from jobqueue.worker.inflight import Fate, Registry
 from jobqueue.worker.outages import Outages, Patience
 from jobqueue.worker.outcomes.completer import Finisher

@@ -9,9 +9,8 @@ import pytest
 import pytest_asyncio
 import structlog
 
-from jobqueue.worker.execution import strays as strays_module
-from jobqueue.worker.execution.containment import TaskSteps, adopt_children, current_held
-from jobqueue.worker.execution.strays import Strays
+from jobqueue.worker.execution import containment
+from jobqueue.worker.execution.containment import Strays, TaskSteps, adopt_children, current_held
 from jobqueue.worker.inflight import Held
 from tests.waiting import until
 from tests.worker.test_outcomes import claim
@@ -95,7 +94,7 @@ async def test_the_error_of_a_task_left_behind_is_told(loop, one):
 
 
 async def test_one_that_ignores_its_cancel_is_waited_for_a_bounded_time(loop, one, monkeypatch):
-    monkeypatch.setattr(strays_module, "COLLECT_SECONDS", 0.05)
+    monkeypatch.setattr(containment, "COLLECT_SECONDS", 0.05)
     current_held.set(one)
     strays, go = Strays(), asyncio.Event()
 

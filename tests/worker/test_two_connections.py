@@ -18,8 +18,8 @@ from jobqueue.store import claims, finish_and_claim
 from jobqueue.store.claims import Backend
 from jobqueue.store.connections import Session
 from jobqueue.worker.claiming import scan_cursor
+from jobqueue.worker.claiming.claim_round import new_tokens
 from jobqueue.worker.claiming.queue_selector import Turns
-from jobqueue.worker.claiming.tokens import new_tokens
 from jobqueue.worker.inflight import Fate
 from tests.children import wait_until
 from tests.rows import add_job, ago, history, one

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from typing import Any
 
+import structlog
+
 from jobqueue.worker.inflight import Held
+from jobqueue.worker.threads import orm_connections
 
 # The claim whose handler runs here: what it starts on the loop belongs to it.
 current_held: ContextVar[Held | None] = ContextVar("jobqueue_current_held", default=None)
@@ -133,3 +137,78 @@ def adopt_children(
     held.children.add(task)
     task.add_done_callback(held.children.discard)
     return task
+
+
+COLLECT_SECONDS = 1.0
+log = structlog.get_logger("jobqueue")
+
+
+class Strays:
+    """The owner of what a handler started and did not await."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def collect(self, held: Held) -> None:
+        """The handler has ended: nothing of it may go on, nor begin."""
+        held.on_stray = self._cancel
+        left = [task for task in held.children or () if not task.done()]
+        held.children = None
+        for task in left:
+            self._cancel(task)
+        if left:
+            claim = held.claim
+            log.warning("tasks_left_behind", job=claim.id, task=claim.task, count=len(left))
+
+    def _cancel(self, task: asyncio.Task[Any]) -> None:
+        task.cancel()
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("left_behind_task_failed", name=task.get_name(), exc_info=error)
+
+    async def close(self) -> None:
+        """Wait a second for those that are still unwinding; the rest ends with the process."""
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=COLLECT_SECONDS)
+
+
+HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)
+_forks_watched = False
+
+
+def watch_forks() -> None:
+    """Notice forks from now on. Only those of handlers concern us."""
+    global _forks_watched
+    if not _forks_watched:
+        os.register_at_fork(after_in_parent=_log_fork, after_in_child=_disinherit)
+        _forks_watched = True
+
+
+def _log_fork() -> None:
+    held = current_held.get()
+    if held is not None:
+        log.error(
+            "handler_forked",
+            job=held.claim.id,
+            task=held.claim.task,
+            note="the child inherited the worker's sockets; start a program instead",
+        )
+
+
+def _disinherit() -> None:
+    """A signal sent to the child must not reach the worker through the shared wake-up socket, and
+    a query of the child must not go out on the handler's session."""
+    if current_held.get() is None:
+        return
+    signal.set_wakeup_fd(-1)
+    for number in HEARD:
+        default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+        signal.signal(number, default)
+    orm_connections.forget_connections()

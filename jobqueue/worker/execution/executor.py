@@ -19,12 +19,16 @@ from jobqueue.conf import Settings
 from jobqueue.context import JobContext, current_job
 from jobqueue.store.claims import Claim
 from jobqueue.store.finish import Ending
-from jobqueue.worker.execution import forks, swallowed
 from jobqueue.worker.execution.atomic import Recorder
-from jobqueue.worker.execution.containment import current_held
-from jobqueue.worker.execution.invocation import Settle, enter_lanes, run_coroutine, run_function
+from jobqueue.worker.execution.containment import Strays, current_held, watch_forks
+from jobqueue.worker.execution.invocation import (
+    Settle,
+    enter_lanes,
+    run_coroutine,
+    run_function,
+    watch_swallowed,
+)
 from jobqueue.worker.execution.loop_calls import Inbox
-from jobqueue.worker.execution.strays import Strays
 from jobqueue.worker.inflight import Held, Registry, Stop
 from jobqueue.worker.outcomes import classify
 from jobqueue.worker.outcomes.attempt_options import Ended, How, Options, options_for
@@ -55,8 +59,8 @@ class Executor:
         self._context = copy_context()  # each attempt starts from this, not from another attempt
         self._context.run(enter_lanes, lanes)
         self._inbox = Inbox(self._context)
-        forks.watch()
-        swallowed.watch()
+        watch_forks()
+        watch_swallowed()
 
     def start(self, held: Held) -> None:
         """Begin the attempt of a claim that has just been registered: its first step is made here

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextvars import copy_context
@@ -15,9 +16,13 @@ from typing import Any
 from asgiref.sync import ThreadSensitiveContext
 
 from jobqueue.exceptions import JobCancelled, JobInterrupted, JobTimeout
-from jobqueue.worker.execution.containment import Steps, current_held, forks, leave_if_forked
-from jobqueue.worker.execution.strays import Strays
-from jobqueue.worker.execution.swallowed import Again
+from jobqueue.worker.execution.containment import (
+    Steps,
+    Strays,
+    current_held,
+    forks,
+    leave_if_forked,
+)
 from jobqueue.worker.inflight import Held, Stop
 from jobqueue.worker.outcomes.attempt_options import Ended
 from jobqueue.worker.threads.handler_thread import Lane, Lanes
@@ -217,3 +222,28 @@ class _Interrupter:
         if cancel := self.lane.queries():
             self.lanes.apart(lambda: cancel() if self.lane.is_open and not landed else None)
         self.loop.call_later(QUERY_SECONDS, self._free_thread, landed)
+
+
+_watched = False
+
+
+class Again:
+    """An interrupt's part of its class: what to do when the interpreter has dropped it."""
+
+    again: Callable[[], None]
+
+
+def watch_swallowed() -> None:
+    """Have such interrupts sent again; everything else goes to the former hook."""
+    global _watched
+    if _watched:
+        return
+    former, _watched = sys.unraisablehook, True
+
+    def hook(unraisable: Any) -> None:
+        if isinstance(unraisable.exc_value, Again):
+            unraisable.exc_value.again()
+        else:
+            former(unraisable)
+
+    sys.unraisablehook = hook
