@@ -29,7 +29,7 @@ from jobqueue.scheduling import declared
 from jobqueue.worker.process.recycle import Recycling
 from jobqueue.worker.process.supervisor_link import RECYCLED, parent
 from jobqueue.worker.startup import CannotStartError
-from jobqueue.worker.worker import Orders, Worker
+from jobqueue.worker.worker import Worker, WorkerOptions
 
 # For the interpreter's own end and what others do there, also on a machine that is very busy.
 EXIT_SECONDS = 5.0
@@ -173,7 +173,7 @@ def launch(options: Options, command: Sequence[str] | None = None) -> int:
         words = command or supervisor.command_line()
         return supervisor.run(words, options.processes, settings, restart=not options.until_idle)
     autodiscover_modules("tasks")
-    orders = Orders(
+    worker_options = WorkerOptions(
         queues=parse_queues(options.queues),
         name=options.name if above is None or not options.name else f"{options.name}-{above.child}",
         lead=options.lead,
@@ -187,7 +187,7 @@ def launch(options: Options, command: Sequence[str] | None = None) -> int:
         worker = Worker(
             settings,
             parameters,
-            orders,
+            worker_options,
             on_start=declared.synchronise,
             tell_finished=operations.tell_finished,
         )

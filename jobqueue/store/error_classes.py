@@ -28,7 +28,7 @@ class CallTimeout(psycopg.OperationalError):
     """The database did not answer in time; the connection was dropped."""
 
 
-def is_weather(error: BaseException) -> bool:
+def is_transient(error: BaseException) -> bool:
     """Whether trying again later can help: the network, a restart, a failover, a busy server."""
     if isinstance(error, errors.ConnectionException | CallTimeout | OSError | TimeoutError):
         return True

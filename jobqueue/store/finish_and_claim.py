@@ -69,8 +69,8 @@ UNION ALL
 SELECT * FROM taken
 """
 _TAKEN = f", taken AS (\n{TAKE})\n{_ANSWER.format(nulls=', NULL' * (COLUMNS - 4))}"
-EXCHANGE = "\n" + _SUCCEED + FIRST.format(limit=_LIMIT) + _TAKEN
-EXCHANGE_ONWARD = "\n" + _SUCCEED + ONWARD.format(limit=_LIMIT) + _TAKEN
+FINISH_AND_CLAIM = "\n" + _SUCCEED + FIRST.format(limit=_LIMIT) + _TAKEN
+FINISH_AND_CLAIM_ONWARD = "\n" + _SUCCEED + ONWARD.format(limit=_LIMIT) + _TAKEN
 
 
 def can_exchange(ending: Ending) -> bool:
@@ -78,7 +78,7 @@ def can_exchange(ending: Ending) -> bool:
     return ending.outcome == "SUCCEEDED" and ending.progress is None
 
 
-async def exchange(
+async def finish_and_claim(
     connection: Connection,
     queue: str,
     worker: UUID,
@@ -96,7 +96,7 @@ async def exchange(
     parameters["ending_tokens"] = uuids(ending.token for ending in ended)
     parameters["results"] = _results(ended)
     cursor = connection.cursor(row_factory=tuple_row, binary=True)
-    await cursor.execute(EXCHANGE if after is None else EXCHANGE_ONWARD, parameters)
+    await cursor.execute(FINISH_AND_CLAIM if after is None else FINISH_AND_CLAIM_ONWARD, parameters)
     answer, *rows = sorted(await cursor.fetchall())
     written = [
         Written(ended[place - 1].token, State.SUCCEEDED, queue=None, attempts=None, busy=False)

@@ -88,7 +88,7 @@ SELECT
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldLease:
     """What a beat says of one claim. `not_ending`: seconds since its handler was told to stop."""
 
     id: int
@@ -99,7 +99,7 @@ class Held:
 async def beat(
     connection: AsyncConnection[Any],
     worker: UUID,
-    held: Sequence[Held],
+    held: Sequence[HeldLease],
     *,
     lease: float,
     phase: str,

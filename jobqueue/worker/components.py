@@ -12,34 +12,34 @@ from jobqueue.store.connections import Session
 from jobqueue.store.workers import Identity
 from jobqueue.worker.claiming.claimer import Claimer
 from jobqueue.worker.execution.executor import Executor
-from jobqueue.worker.execution.stuck import Stuck
-from jobqueue.worker.inflight import Registry
+from jobqueue.worker.execution.stuck import StuckHandlers
+from jobqueue.worker.inflight import InFlightJobs
 from jobqueue.worker.leadership.election import Leader
 from jobqueue.worker.lease.heartbeat import Heartbeat
-from jobqueue.worker.lease.lease_guard import Trust
-from jobqueue.worker.notifications.dispatch import News
+from jobqueue.worker.lease.lease_guard import LeaseGuard
+from jobqueue.worker.notifications.dispatch import Dispatcher
 from jobqueue.worker.notifications.listener import Listener
-from jobqueue.worker.options import Orders
-from jobqueue.worker.outages import Outages, Patience
-from jobqueue.worker.outcomes.completer import Finisher
-from jobqueue.worker.outcomes.events import Reports
-from jobqueue.worker.outcomes.task_signals import Receivers
+from jobqueue.worker.options import WorkerOptions
+from jobqueue.worker.outages import ErrorPolicy, OutageLog
+from jobqueue.worker.outcomes.completer import Completer
+from jobqueue.worker.outcomes.events import OutcomeEvents
+from jobqueue.worker.outcomes.task_signals import TaskSignals
 from jobqueue.worker.shutdown import Shutdown
-from jobqueue.worker.threads.handler_thread import Lanes
+from jobqueue.worker.threads.handler_thread import HandlerThreads
 
 log = structlog.get_logger("jobqueue")
 
 
-class Crew:
+class Components:
     """Each service has a connection of its own, so that none can starve another."""
 
     def __init__(
         self,
         settings: Settings,
         parameters: dict[str, Any],
-        orders: Orders,
+        options: WorkerOptions,
         identity: Identity,
-        registry: Registry,
+        registry: InFlightJobs,
         shutdown: Shutdown,
         *,
         on_beat: Callable[[], None],
@@ -47,9 +47,12 @@ class Crew:
         tell_finished: Callable[[Sequence[int]], object],
     ) -> None:
         worker = identity.id
-        self.outages, self.stopping = Outages(), shutdown.requested.is_set
-        self.lanes, self.receivers = Lanes(), Receivers(str(worker), tell_finished)
-        self.reports = Reports(self.receivers)
+        self.outage_log, self.stopping = OutageLog(), shutdown.requested.is_set
+        self.handler_threads, self.task_signals = (
+            HandlerThreads(),
+            TaskSignals(str(worker), tell_finished),
+        )
+        self.outcome_events = OutcomeEvents(self.task_signals)
         self.sessions = [
             Session(parameters, purpose)
             for purpose in ("claim", "claim 2", "finish", "beat", "watch")
@@ -57,40 +60,40 @@ class Crew:
         *claiming, self.finishing, self.beating, self.watching = self.sessions
         for session in self.sessions:
             session.on_kept = _not_reconnected
-        self.finisher = Finisher(
+        self.completer = Completer(
             self.finishing,
             worker,
             registry,
-            self.reports,
+            self.outcome_events,
             self._patience("finish"),
             trust_seconds=settings.lease_seconds - settings.lease_margin_seconds,
         )
         self.executor = Executor(
-            settings, registry, self.lanes, self.finisher, self.receivers, worker
+            settings, registry, self.handler_threads, self.completer, self.task_signals, worker
         )
         self.claimer = Claimer(
             (claiming[0], claiming[1]),
             worker,
-            orders.queues,
+            options.queues,
             settings,
             registry,
             self.executor,
-            (self._patience("claim"), Patience("claim 2", self.outages, helper=True)),
+            (self._patience("claim"), ErrorPolicy("claim 2", self.outage_log, helper=True)),
         )
-        self.news = News(str(worker))
+        self.dispatcher = Dispatcher(str(worker))
         self.leader: Leader | None = None
-        if orders.lead:
+        if options.lead:
             self.leader = Leader(
                 parameters=parameters,
                 worker=worker,
                 settings=settings,
-                outages=self.outages,
+                outage_log=self.outage_log,
             )
         self.listener: Listener | None = None
         if settings.notify:
-            self.listener = Listener(parameters, worker, self.news, self._patience("listen"))
-        self.stuck = Stuck(settings, registry, shutdown.request)
-        self.heart = Heartbeat(
+            self.listener = Listener(parameters, worker, self.dispatcher, self._patience("listen"))
+        self.stuck = StuckHandlers(settings, registry, shutdown.request)
+        self.heartbeat = Heartbeat(
             self.beating,
             identity,
             settings,
@@ -103,29 +106,29 @@ class Crew:
             on_beat=on_beat,
             leave=lambda why: shutdown.request(why, failed=True),
         )
-        self.trust = Trust(settings, registry, self.executor, leave_hard)
+        self.lease_guard = LeaseGuard(settings, registry, self.executor, leave_hard)
         self._introduce()
 
-    def _patience(self, purpose: str) -> Patience:
-        return Patience(purpose, self.outages)
+    def _patience(self, purpose: str) -> ErrorPolicy:
+        return ErrorPolicy(purpose, self.outage_log)
 
     def _introduce(self) -> None:
         """Who is told what is heard."""
-        self.news.on_ready = self.claimer.wake
-        self.finisher.on_ready = self._ready
-        self.finisher.on_soon = self.claimer.promote_in
-        self.news.on_beat = self.heart.now
-        self.heart.on_overdue = self.claimer.poll
-        self.claimer.is_overdue = lambda: self.heart.overdue
+        self.dispatcher.on_ready = self.claimer.wake
+        self.completer.on_ready = self._ready
+        self.completer.on_soon = self.claimer.promote_in
+        self.dispatcher.on_beat = self.heartbeat.now
+        self.heartbeat.on_overdue = self.claimer.poll
+        self.claimer.is_overdue = lambda: self.heartbeat.overdue
         listener = self.listener
         if listener is not None:
             self.claimer.is_told = lambda: listener.is_proven
-            self.claimer.tell_ready = self.finisher.tell_ready
+            self.claimer.tell_ready = self.completer.tell_ready
         if self.leader is not None:
-            self.leader.sweeping.on_final = self.receivers.swept
-            self.news.on_vacant = self.leader.vacant
-            self.news.on_scheduled = self.leader.scheduled
-            self.news.on_died = self.leader.sweep_now
+            self.leader.sweeping.on_final = self.task_signals.swept
+            self.dispatcher.on_vacant = self.leader.vacant
+            self.dispatcher.on_scheduled = self.leader.scheduled
+            self.dispatcher.on_died = self.leader.sweep_now
 
     def _ready(self, queue: str) -> None:
         """A job that ran here can be claimed again: by others at once when this worker leaves."""
@@ -140,7 +143,7 @@ class Crew:
             self.listener.reconnect()
         if self.leader is not None:
             self.leader.reconnect()
-        self.lanes.renew()
+        self.handler_threads.renew()
         self.claimer.wake()
 
 

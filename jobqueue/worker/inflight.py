@@ -30,7 +30,7 @@ class Fate(StrEnum):
     UNRECORDED = "unrecorded"
 
 
-class Held:
+class InFlight:
     """One claim, from the answer of its round until its fate is known and its handler has ended.
 
     An entry belongs to a claim, not to a job: when a lapsed job is claimed here again, the old
@@ -47,9 +47,9 @@ class Held:
         "ended",
         "fate",
         "first_step_made",
+        "handler_thread",
         "interrupt",
         "landed",
-        "lane",
         "lost",
         "on_stray",
         "recorded",
@@ -86,7 +86,7 @@ class Held:
         self.first_step_made = False
         self.deadline: float | None = None  # of what runs now, by the loop's clock
         self.timer: asyncio.TimerHandle | None = None
-        self.lane: Any = None
+        self.handler_thread: Any = None
         self.result: Any = None  # Django's TaskResult, once the context or a signal wants it
         self.recording: Any = None  # an atomic handler's ending, once its statement was sent
         self.recorded: Any = None  # and the answer
@@ -100,27 +100,27 @@ class Held:
     def token(self) -> UUID:
         return self.claim.token
 
-    def stop(self, why: Stop, now: float, patience: float) -> None:
+    def stop(self, why: Stop, now: float, error_policy: float) -> None:
         """Tell the handler to stop, once: a further call within `patience` seconds is not
         delivered, so that it cannot cut a clean-up short. The first reason stays."""
         if why is Stop.CANCEL:
             self.control.cancelled = True
-        if self.ended or (self.told is not None and now - self.told_at < patience):
+        if self.ended or (self.told is not None and now - self.told_at < error_policy):
             return
         if self.told is None:
             self.told, self.told_first_at = why, now
         self.told_at = now
         if self.interrupt is not None:
-            self.interrupt(why, patience)
+            self.interrupt(why, error_policy)
 
 
-class Registry:
+class InFlightJobs:
     """Every claim held here. A slot is free when the outcome's fate is known and the handler has
     really ended; so the rows that are RUNNING here never exceed the concurrency."""
 
     def __init__(self, concurrency: int) -> None:
         self.concurrency = concurrency
-        self._held: dict[UUID, Held] = {}
+        self._held: dict[UUID, InFlight] = {}
         self.freed = asyncio.Event()  # a slot became free; cleared by the claimer
         self.counts = dict.fromkeys(Fate, 0)
         self.claimed = 0
@@ -128,47 +128,55 @@ class Registry:
     def __len__(self) -> int:
         return len(self._held)
 
-    def __iter__(self) -> Iterator[Held]:
+    def __iter__(self) -> Iterator[InFlight]:
         return iter(list(self._held.values()))
 
-    def get(self, token: UUID) -> Held | None:
+    def get(self, token: UUID) -> InFlight | None:
         return self._held.get(token)
 
     @property
     def free(self) -> int:
         return self.concurrency - len(self._held)
 
-    def add(self, claim: Claim, trusted_from: float) -> Held:
+    def add(self, claim: Claim, trusted_from: float) -> InFlight:
         """Called for every row of a round before anything is awaited: no pass that releases,
         renews or cancels may overlook it."""
-        held = Held(claim, trusted_from)
-        self._held[claim.token] = held
+        inflight = InFlight(claim, trusted_from)
+        self._held[claim.token] = inflight
         self.claimed += 1
-        return held
+        return inflight
 
-    def settle(self, held: Held, fate: Fate) -> None:
+    def settle(self, inflight: InFlight, fate: Fate) -> None:
         """The outcome is written, refused or given up. Said once; later calls change nothing."""
-        if held.fate is None:
-            held.fate = fate
+        if inflight.fate is None:
+            inflight.fate = fate
             self.counts[fate] += 1
-            self._drop_if_over(held)
+            self._drop_if_over(inflight)
 
-    def end(self, held: Held) -> None:
+    def end(self, inflight: InFlight) -> None:
         """The handler has really ended."""
-        held.ended = True
-        self._drop_if_over(held)
+        inflight.ended = True
+        self._drop_if_over(inflight)
 
-    def _drop_if_over(self, held: Held) -> None:
-        if held.ended and held.fate is not None and self._held.pop(held.token, None) is not None:
+    def _drop_if_over(self, inflight: InFlight) -> None:
+        if (
+            inflight.ended
+            and inflight.fate is not None
+            and self._held.pop(inflight.token, None) is not None
+        ):
             self.freed.set()
 
-    def renewable(self) -> list[Held]:
+    def renewable(self) -> list[InFlight]:
         """What a beat renews: all that is held but what the database has called lost."""
-        return [held for held in self._held.values() if held.fate is None and not held.lost]
+        return [
+            inflight
+            for inflight in self._held.values()
+            if inflight.fate is None and not inflight.lost
+        ]
 
     def trusted_since(self) -> float | None:
         """The oldest send time among the claims whose handler may still act."""
         return min(
-            (held.trusted_from for held in list(self._held.values()) if not held.ended),
+            (inflight.trusted_from for inflight in list(self._held.values()) if not inflight.ended),
             default=None,
         )

@@ -13,11 +13,11 @@ from jobqueue.conf import Settings
 from jobqueue.store.workers import Identity
 from jobqueue.worker.process import liveness
 from jobqueue.worker.process.recycle import Recycling
-from jobqueue.worker.process.supervisor_link import Parent
+from jobqueue.worker.process.supervisor_link import SupervisorLink
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Orders:
+class WorkerOptions:
     """What the command line asks of this worker."""
 
     queues: Mapping[str, int] = field(default_factory=lambda: {"default": 1})
@@ -27,19 +27,19 @@ class Orders:
     until_idle: bool = False
     max_runtime: float | None = None
     recycling: Recycling = field(default_factory=Recycling)
-    parent: Parent | None = None
+    parent: SupervisorLink | None = None
 
 
-def identity(settings: Settings, orders: Orders) -> Identity:
+def identity(settings: Settings, options: WorkerOptions) -> Identity:
     """Return a new identity: no process owns what its predecessor held."""
     hostname = socket.gethostname()
     return Identity(
         id=uuid4(),
-        name=orders.name or f"{hostname}:{os.getpid()}",
+        name=options.name or f"{hostname}:{os.getpid()}",
         hostname=hostname,
-        supervisor=orders.parent.id if orders.parent else "",
+        supervisor=options.parent.id if options.parent else "",
         version=jobqueue.__version__,
-        queues=list(orders.queues),
+        queues=list(options.queues),
         concurrency=settings.concurrency,
         **asdict(liveness.identity()),
     )

@@ -7,13 +7,13 @@ import time
 import structlog
 
 from jobqueue.store.connections import Backoff
-from jobqueue.store.error_classes import is_answer, is_weather
+from jobqueue.store.error_classes import is_answer, is_transient
 
 TOLERATED_BUGS = 5
 log = structlog.get_logger("jobqueue")
 
 
-class Outages:
+class OutageLog:
     """What the services of one worker know together of the database being away; and which of them
     it answers, but with a time-out or a conflict."""
 
@@ -44,15 +44,15 @@ class Outages:
                 log.info("database_back", seconds=away)
 
 
-class Patience:
+class ErrorPolicy:
     """How one service takes its errors: weather is waited out, the fifth bug in a row is raised.
 
     Only a complete success resets the count: a loop that fails for ever but ticks looks healthy
     and does nothing.
     """
 
-    def __init__(self, purpose: str, outages: Outages, *, helper: bool = False) -> None:
-        self.purpose, self._outages, self._helper = purpose, outages, helper
+    def __init__(self, purpose: str, outage_log: OutageLog, *, helper: bool = False) -> None:
+        self.purpose, self._outages, self._helper = purpose, outage_log, helper
         self._backoff = Backoff()
         self._bugs = 0
 
@@ -65,7 +65,7 @@ class Patience:
     def failed(self, error: Exception) -> float:
         """Return the seconds to wait before the next try. Raises the error when it is one too
         many that no waiting explains."""
-        if is_weather(error):
+        if is_transient(error):
             self._outages.begin(self.purpose, error, helper=self._helper)
             return self._backoff.next_delay()
         self._bugs += 1

@@ -40,7 +40,7 @@ class Probe:
     @classmethod
     def of(cls, worker: Worker) -> Probe:
         """The children of a supervisor take one port after the other."""
-        address, above = worker.settings.probe_address, worker.orders.parent
+        address, above = worker.settings.probe_address, worker.options.parent
         if address is None:
             return cls(worker, "", None)
         host, _, port = address.rpartition(":")
@@ -133,12 +133,12 @@ class Probe:
         return ""
 
     def _beat_age(self) -> float:
-        return time.monotonic() - self.worker.crew.heart.good_at
+        return time.monotonic() - self.worker.components.heartbeat.good_at
 
     def figures(self) -> Iterable[str]:
         """The lines of Prometheus's text format."""
         worker = self.worker
-        registry, leader = worker.registry, worker.crew.leader
+        registry, leader = worker.registry, worker.components.leader
         yield "# TYPE jobqueue_worker_jobs_held gauge"
         yield f"jobqueue_worker_jobs_held {len(registry)}"
         yield "# TYPE jobqueue_worker_slots_free gauge"

@@ -12,9 +12,9 @@ import structlog
 
 from jobqueue.store import idleness
 from jobqueue.store.connections import Session
-from jobqueue.store.error_classes import is_weather
-from jobqueue.worker.inflight import Registry
-from jobqueue.worker.options import Orders
+from jobqueue.store.error_classes import is_transient
+from jobqueue.worker.inflight import InFlightJobs
+from jobqueue.worker.options import WorkerOptions
 from jobqueue.worker.shutdown import CLOSE_SECONDS
 
 OUT_OF_TIME = "max runtime"
@@ -24,17 +24,21 @@ class Limits:
     """Counted from here. `stop` starts the shutdown, with its reason."""
 
     def __init__(
-        self, orders: Orders, session: Session, registry: Registry, stop: Callable[[str], None]
+        self,
+        options: WorkerOptions,
+        session: Session,
+        registry: InFlightJobs,
+        stop: Callable[[str], None],
     ) -> None:
-        self.orders, self.session, self.registry, self.stop = orders, session, registry, stop
+        self.options, self.session, self.registry, self.stop = options, session, registry, stop
         self.verdict: IdleVerdict | None = None
         self._watch: IdleWatch | None = None
-        limit = orders.max_runtime
+        limit = options.max_runtime
         self._end = None if limit is None else asyncio.get_running_loop().time() + limit
 
     @property
     def are_set(self) -> bool:
-        return self.orders.until_idle or self._end is not None
+        return self.options.until_idle or self._end is not None
 
     @property
     def code(self) -> int:
@@ -62,10 +66,10 @@ class Limits:
         left = None
         if self._end is not None:
             left = max(self._end - asyncio.get_running_loop().time(), 0.0)
-        if self.orders.until_idle:
-            held = self.registry.__len__
-            queues = list(self.orders.queues)
-            self._watch = IdleWatch(self.session, queues, max_runtime=left, held=held)
+        if self.options.until_idle:
+            inflight = self.registry.__len__
+            queues = list(self.options.queues)
+            self._watch = IdleWatch(self.session, queues, max_runtime=left, inflight=inflight)
             self.verdict = await self._watch.wait()
         elif left is not None:
             await asyncio.sleep(left)
@@ -117,9 +121,9 @@ class IdleWatch:
         queues: Sequence[str],
         *,
         max_runtime: float | None,
-        held: Callable[[], int],
+        inflight: Callable[[], int],
     ) -> None:
-        self.session, self.queues, self.held = session, tuple(queues), held
+        self.session, self.queues, self.inflight = session, tuple(queues), inflight
         self.max_runtime = max_runtime
         self._since: datetime | None = None  # by the database's clock
         self._latest: idleness.Left | None = None
@@ -152,7 +156,7 @@ class IdleWatch:
         try:
             left = await self.session.call(idleness.left, bound, self.queues, horizon, self._since)
         except Exception as error:
-            if not is_weather(error):
+            if not is_transient(error):
                 raise
             log.warning("idle_unknown", error=repr(error))
             return False
@@ -161,7 +165,7 @@ class IdleWatch:
             if left.schedules:
                 log.warning("until_idle_with_schedules", schedules=left.schedules)
         self._latest = left
-        return left.idle and self.held() == 0
+        return left.idle and self.inflight() == 0
 
     def _verdict(self, *, idle: bool) -> IdleVerdict:
         left = self._latest

@@ -8,7 +8,7 @@ from typing import Any
 
 import structlog
 
-from jobqueue.store.error_classes import is_weather
+from jobqueue.store.error_classes import is_transient
 
 # What a cancelled task may take to unwind: a call to the database drops its socket by then.
 UNWIND_SECONDS = 0.3
@@ -83,7 +83,7 @@ async def within(seconds: float, what: str, work: Coroutine[Any, Any, Any]) -> b
             task.exception()  # seen: the loser of the race is told above
         return False
     error = None if task.cancelled() else task.exception()
-    if error is not None and is_weather(error):
+    if error is not None and is_transient(error):
         log.warning("shutdown_step_not_done", step=what, error=str(error).strip())
     elif error is not None:
         log.error("shutdown_step_failed", step=what, exc_info=error)

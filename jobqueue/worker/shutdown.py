@@ -12,8 +12,8 @@ import structlog
 from jobqueue.conf import EXIT_MARGIN_SECONDS, Settings
 from jobqueue.states import Phase
 from jobqueue.worker.execution.executor import Executor
-from jobqueue.worker.inflight import Fate, Held, Registry, Stop
-from jobqueue.worker.outcomes.completer import Finisher
+from jobqueue.worker.inflight import Fate, InFlight, InFlightJobs, Stop
+from jobqueue.worker.outcomes.completer import Completer
 from jobqueue.worker.process import stacks
 from jobqueue.worker.services import Services, unwind
 
@@ -91,49 +91,49 @@ class Shutdown:
         both = self.settings.drain_seconds + self.settings.cancel_seconds
         return min(self.settings.cancel_seconds, self.left(both))
 
-    async def drain(self, registry: Registry, intake: asyncio.Task[None] | None) -> None:
+    async def drain(self, registry: InFlightJobs, intake: asyncio.Task[None] | None) -> None:
         """Started jobs get their time; the round in flight is awaited and handed back."""
-        for held in registry:
-            held.control.stopping = True
+        for inflight in registry:
+            inflight.control.stopping = True
         drained = _empty(registry, intake)
         await _first(self.left(self.settings.drain_seconds), drained, self.hurried.wait())
 
-    async def cancel(self, registry: Registry, executor: Executor) -> None:
+    async def cancel(self, registry: InFlightJobs, executor: Executor) -> None:
         """What still runs is told to unwind, and may clean up."""
         if not len(registry):
             return
         self.enter(Phase.CANCELLING)
-        for held in registry:
-            executor.stop(held, Stop.SHUTDOWN)
+        for inflight in registry:
+            executor.stop(inflight, Stop.SHUTDOWN)
         await _first(self.cancel_left, _empty(registry, None))
 
     async def release(
-        self, registry: Registry, executor: Executor, finisher: Finisher, services: Services
-    ) -> list[Held]:
+        self, registry: InFlightJobs, executor: Executor, completer: Completer, services: Services
+    ) -> list[InFlight]:
         """Who did not unwind is released with a hold; then everything is written, or left to its
         lease and said so. Returns the claims whose handlers have not ended."""
         self.enter(Phase.RELEASING)
-        running = [held for held in registry if not held.ended]
+        running = [inflight for inflight in registry if not inflight.ended]
         if running:
             self.sooner(HELD_EXIT_SECONDS)
-        for held in running:
-            if held.fate is None:
-                executor.release_with_hold(held, hold=HOLD_SECONDS)
-        services.expect("finisher")
-        finisher.close()
-        for held in running:  # while that is being written
-            _tell_of(held)
-        await services.end("finisher", RELEASE_SECONDS)
-        lost = finisher.give_up_all()
-        for held in registry:
-            if held.fate is None:
-                lost.append(held.claim.id)
-                registry.settle(held, Fate.UNRECORDED)
+        for inflight in running:
+            if inflight.fate is None:
+                executor.release_with_hold(inflight, hold=HOLD_SECONDS)
+        services.expect("completer")
+        completer.close()
+        for inflight in running:  # while that is being written
+            _tell_of(inflight)
+        await services.end("completer", RELEASE_SECONDS)
+        lost = completer.give_up_all()
+        for inflight in registry:
+            if inflight.fate is None:
+                lost.append(inflight.claim.id)
+                registry.settle(inflight, Fate.UNRECORDED)
         if lost:
             log.error("left_to_lease_expiry", jobs=lost)
-        return [held for held in running if not held.ended]
+        return [inflight for inflight in running if not inflight.ended]
 
-    def report(self, registry: Registry) -> dict[str, object]:
+    def report(self, registry: InFlightJobs) -> dict[str, object]:
         """Every claimed job in exactly one of the four counts."""
         counts = {str(fate): number for fate, number in registry.counts.items()}
         return {
@@ -144,9 +144,9 @@ class Shutdown:
         }
 
 
-def _tell_of(held: Held) -> None:
-    stack = stacks.of_handler(held)
-    log.error("handler_did_not_end", job=held.claim.id, task=held.claim.task, stack=stack)
+def _tell_of(inflight: InFlight) -> None:
+    stack = stacks.of_handler(inflight)
+    log.error("handler_did_not_end", job=inflight.claim.id, task=inflight.claim.task, stack=stack)
 
 
 async def _first(seconds: float, *events: Coroutine[Any, Any, Any]) -> None:
@@ -158,7 +158,7 @@ async def _first(seconds: float, *events: Coroutine[Any, Any, Any]) -> None:
         await unwind(waiters, 1.0)
 
 
-async def _empty(registry: Registry, intake: asyncio.Task[None] | None) -> None:
+async def _empty(registry: InFlightJobs, intake: asyncio.Task[None] | None) -> None:
     """Wait until nothing is held and the intake has ended."""
     if intake is not None:
         await asyncio.wait({intake})

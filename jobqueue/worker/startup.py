@@ -13,10 +13,10 @@ import structlog
 from jobqueue import migrations
 from jobqueue.store import workers
 from jobqueue.store.connections import Backoff, Session
-from jobqueue.store.error_classes import is_refused, is_weather
+from jobqueue.store.error_classes import is_refused, is_transient
 from jobqueue.store.workers import Identity
 from jobqueue.worker.shutdown import Shutdown
-from jobqueue.worker.threads.handler_thread import Lanes
+from jobqueue.worker.threads.handler_thread import HandlerThreads
 from jobqueue.worker.threads.orm_connections import tidy_connections
 
 CALL_SECONDS = 5.0
@@ -40,7 +40,7 @@ async def first_contact(session: Session, identity: Identity, shutdown: Shutdown
             await session.call(workers.register, CALL_SECONDS, identity)
             return True
         except (psycopg.Error, OSError) as error:
-            if isinstance(error, psycopg.Error) and (is_refused(error) or not is_weather(error)):
+            if isinstance(error, psycopg.Error) and (is_refused(error) or not is_transient(error)):
                 raise CannotStartError(_sentence(error)) from None
             if not told:
                 log.warning("database_unreachable", purpose="start", error=str(error).strip())
@@ -63,11 +63,13 @@ def _sentence(error: psycopg.Error) -> str:
     return f"The database cannot be used: {text}"
 
 
-async def prepare(lanes: Lanes, call: Callable[[], object], shutdown: Shutdown) -> None:
+async def prepare(
+    handler_threads: HandlerThreads, call: Callable[[], object], shutdown: Shutdown
+) -> None:
     """What the project declares in code reaches the tables; a failure is told, not fatal. A stop
     does not wait for it."""
-    lane = lanes.take()
-    work = asyncio.wrap_future(lane.submit(_in_lane, call))
+    handler_thread = handler_threads.take()
+    work = asyncio.wrap_future(handler_thread.submit(_in_lane, call))
     stop = asyncio.create_task(shutdown.requested.wait(), name="stop-while-preparing")
     await asyncio.wait({work, stop}, return_when="FIRST_COMPLETED")
     stop.cancel()
@@ -76,10 +78,10 @@ async def prepare(lanes: Lanes, call: Callable[[], object], shutdown: Shutdown) 
         work.cancel()
         return
     if error := work.exception():
-        weather = is_weather(error.__cause__ or error)  # Django wraps the driver's
+        weather = is_transient(error.__cause__ or error)  # Django wraps the driver's
         told = {"error": str(error).strip()} if weather else {"exc_info": error}
         log.error("schedules_not_synchronised", **told)
-    lanes.give_back(lane)
+    handler_threads.give_back(handler_thread)
 
 
 def _in_lane(call: Callable[[], object]) -> None:

@@ -15,12 +15,12 @@ from jobqueue.conf import Settings
 from jobqueue.states import Phase
 from jobqueue.store import workers
 from jobqueue.store.events import Note
-from jobqueue.worker.components import Crew
+from jobqueue.worker.components import Components
 from jobqueue.worker.execution.containment import adopt_children
-from jobqueue.worker.inflight import Fate, Held, Registry
-from jobqueue.worker.options import Orders, identity
+from jobqueue.worker.inflight import Fate, InFlight, InFlightJobs
+from jobqueue.worker.options import WorkerOptions, identity
 from jobqueue.worker.probe import Probe
-from jobqueue.worker.process.supervisor_link import RECYCLED, Parent
+from jobqueue.worker.process.supervisor_link import RECYCLED, SupervisorLink
 from jobqueue.worker.process.teardown import Threads, close_loop, run_through
 from jobqueue.worker.process.watchdog import FORCED, Watchdog
 from jobqueue.worker.run_limits import Limits
@@ -42,16 +42,16 @@ class Worker:
         self,
         settings: Settings,
         parameters: dict[str, Any],
-        orders: Orders,
+        options: WorkerOptions,
         *,
         on_start: Callable[[], object] = lambda: None,
         tell_finished: Callable[[Sequence[int]], object] = lambda ids: None,
     ) -> None:
-        self.settings, self.parameters, self.orders = settings, parameters, orders
+        self.settings, self.parameters, self.options = settings, parameters, options
         self.on_start = on_start  # in a lane, once the database has answered
         self.tell_finished = tell_finished  # in a lane, of jobs that the leader has ended
-        self.identity = identity(settings, orders)
-        self.registry = Registry(settings.concurrency)
+        self.identity = identity(settings, options)
+        self.registry = InFlightJobs(settings.concurrency)
         self.watchdog = Watchdog(settings, self.registry)
         self.threads = Threads()
         self.stuck: list[int] = []
@@ -60,12 +60,12 @@ class Worker:
 
     def run(self) -> int:
         """Serve until told to stop; the exit code is the contract's."""
-        with self.watchdog.running(signals=self.orders.signals):
+        with self.watchdog.running(signals=self.options.signals):
             loop = asyncio.new_event_loop()
             try:
                 loop.set_task_factory(adopt_children)
                 story = loop.create_task(self._serve(), name="worker")
-                return run_through(loop, story, hears_signals=self.orders.signals)
+                return run_through(loop, story, hears_signals=self.options.signals)
             finally:
                 close_loop(loop)
 
@@ -75,10 +75,10 @@ class Worker:
         try:
             with self.limits.while_starting():
                 await self.probe.open()
-                beating = self.crew.beating
+                beating = self.components.beating
                 self.known = await first_contact(beating, self.identity, self.shutdown)
                 if self.known:
-                    await prepare(self.crew.lanes, self.on_start, self.shutdown)
+                    await prepare(self.components.handler_threads, self.on_start, self.shutdown)
             if not self.shutdown.requested.is_set():
                 self._start()
                 await self.shutdown.requested.wait()
@@ -92,13 +92,13 @@ class Worker:
         self.shutdown = Shutdown(
             self.settings,
             on_begin=self._begin_shutdown,
-            on_phase=lambda: self.crew.heart.now(),
+            on_phase=lambda: self.components.heartbeat.now(),
             on_end=self.watchdog.expect_end,
         )
-        self.crew = Crew(
+        self.components = Components(
             self.settings,
             self.parameters,
-            self.orders,
+            self.options,
             self.identity,
             self.registry,
             self.shutdown,
@@ -106,35 +106,37 @@ class Worker:
             leave_hard=self.watchdog.leave,
             tell_finished=self.tell_finished,
         )
-        self.limits = Limits(self.orders, self.crew.watching, self.registry, self._limit_reached)
+        self.limits = Limits(
+            self.options, self.components.watching, self.registry, self._limit_reached
+        )
         self.probe = Probe.of(self)
         self.watchdog.on_signal, self.watchdog.on_block = self._signal, self._blocked
         self.watchdog.watch(asyncio.get_running_loop())
 
     def _start(self) -> None:
-        crew, start = self.crew, self.services.start
+        components, start = self.components, self.services.start
         self.shutdown.enter(Phase.RUNNING)
-        start("heartbeat", crew.heart.run())
-        start("trust", crew.trust.run())
-        start("finisher", crew.finisher.run())
-        if crew.leader is not None:
-            start("leader", crew.leader.run())
-        if crew.listener is not None:
-            start("listener", crew.listener.run())
-        if self.orders.parent is not None:
-            start("parent", self._follow(self.orders.parent))
+        start("heartbeat", components.heartbeat.run())
+        start("lease_guard", components.lease_guard.run())
+        start("completer", components.completer.run())
+        if components.leader is not None:
+            start("leader", components.leader.run())
+        if components.listener is not None:
+            start("listener", components.listener.run())
+        if self.options.parent is not None:
+            start("parent", self._follow(self.options.parent))
         if self.limits.are_set:
             start("limits", self.limits.run())
-        start("claimer", crew.claimer.run())
+        start("claimer", components.claimer.run())
         log.info(
             "worker_started",
-            queues=dict(self.orders.queues),
+            queues=dict(self.options.queues),
             concurrency=self.settings.concurrency,
             name=self.identity.name,
             pid=self.identity.pid,
         )
 
-    async def _follow(self, parent: Parent) -> None:
+    async def _follow(self, parent: SupervisorLink) -> None:
         await parent.gone()
         self.services.expect("parent")
         self.shutdown.request("supervisor died")
@@ -144,9 +146,9 @@ class Worker:
     def _begin_shutdown(self) -> None:
         """Intake stops first, everywhere, in the same moment."""
         self.services.expect("claimer", "leader", "limits", "parent")
-        self.crew.claimer.stop()
-        if self.crew.leader is not None:
-            self._resigning = asyncio.create_task(self.crew.leader.resign(), name="resign")
+        self.components.claimer.stop()
+        if self.components.leader is not None:
+            self._resigning = asyncio.create_task(self.components.leader.resign(), name="resign")
 
     async def _leave(self) -> None:
         """The phases. Each comes after the one before, whatever that met."""
@@ -165,20 +167,20 @@ class Worker:
         """Beside the handlers' clean-up, what a claim that was cut off has brought is found."""
         settling = asyncio.create_task(self._end_intake(), name="end-intake")
         try:
-            await self.shutdown.cancel(self.registry, self.crew.executor)
+            await self.shutdown.cancel(self.registry, self.components.executor)
         finally:
             await settling
 
     async def _end_intake(self) -> None:
         await self.services.end("claimer", min(CLAIM_SECONDS, self.shutdown.cancel_left))
         seconds = max(self.shutdown.cancel_left, SETTLE_SECONDS)
-        await within(seconds, "recover claims", self.crew.claimer.settle())
+        await within(seconds, "recover claims", self.components.claimer.settle())
 
     async def _release(self) -> None:
         running = await self.shutdown.release(
-            self.registry, self.crew.executor, self.crew.finisher, self.services
+            self.registry, self.components.executor, self.components.completer, self.services
         )
-        self.stuck = [held.claim.id for held in running]
+        self.stuck = [inflight.claim.id for inflight in running]
 
     async def _stop(self) -> int:
         """Everything ends and is closed, bounded; how it went is said in the table, and as the
@@ -192,7 +194,7 @@ class Worker:
         steps = {
             "report": self._report(report, end),
             "receivers": self._flush_receivers(),
-            "stray tasks": self.crew.executor.strays.close(),
+            "stray tasks": self.components.executor.leftover_tasks.close(),
             "verdict": self.limits.settle(),
         }
         left = end - time.monotonic()
@@ -205,21 +207,21 @@ class Worker:
     async def _report(self, report: dict[str, object], end: float) -> None:
         if self.known:  # else the database was never reached: there is no row to write to
             seconds = max(end - time.monotonic(), 0.0)
-            await self.crew.beating.call(
+            await self.components.beating.call(
                 workers.report, seconds, self.identity.id, Phase.STOPPED, report
             )
 
     async def _flush_receivers(self) -> None:
-        flushed = self.crew.receivers.flush()
+        flushed = self.components.task_signals.flush()
         if flushed is not None:
             await asyncio.wrap_future(flushed)
 
     async def _close(self) -> None:
         """Let go of everything; a dead server costs its socket. Harmless the second time."""
-        closing = [session.close() for session in self.crew.sessions]
+        closing = [session.close() for session in self.components.sessions]
         await asyncio.gather(self.probe.close(), *closing)
-        self.crew.lanes.close()
-        self.crew.receivers.close()
+        self.components.handler_threads.close()
+        self.components.task_signals.close()
 
     def _exit_code(self) -> int:
         if self.shutdown.failed:
@@ -242,25 +244,25 @@ class Worker:
             self.shutdown.signalled(self.watchdog.first_stop_at)
         elif number == signal.SIGHUP and not self.shutdown.requested.is_set():
             log.info("reconnecting")
-            self.crew.reconnect()
+            self.components.reconnect()
 
     def _on_beat(self) -> None:
         self.watchdog.rearm()
-        self.crew.lanes.close_idle()
-        self.crew.stuck.look()
-        why = self.orders.recycling.due(self.registry.counts[Fate.COMPLETED])
+        self.components.handler_threads.close_idle()
+        self.components.stuck.look()
+        why = self.options.recycling.due(self.registry.counts[Fate.COMPLETED])
         if why and not self.shutdown.requested.is_set():
-            self.recycled = self.orders.parent is not None
+            self.recycled = self.options.parent is not None
             self.shutdown.request(why)
 
-    def _blocked(self, held: Held, stack: str, seconds: float) -> None:
+    def _blocked(self, inflight: InFlight, stack: str, seconds: float) -> None:
         """A handler has held up the loop, which is back: its operators see where."""
-        if not held.blocked:
-            held.blocked = stack
+        if not inflight.blocked:
+            inflight.blocked = stack
             text = f"The handler blocked the event loop for {seconds:.1f} s at:\n{stack}"
-            note = Note(job=held.claim.id, kind="blocked_loop", note=text)
-            self.crew.heart.notes.append(note)
-            self.crew.heart.now()
+            note = Note(job=inflight.claim.id, kind="blocked_loop", note=text)
+            self.components.heartbeat.notes.append(note)
+            self.components.heartbeat.now()
 
     def _limit_reached(self, why: str) -> None:
         self.services.expect("limits")
@@ -274,4 +276,4 @@ async def _awaited(task: asyncio.Task[None]) -> None:
     await task
 
 
-__all__ = ["Orders", "Worker"]
+__all__ = ["Worker", "WorkerOptions"]

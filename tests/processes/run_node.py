@@ -18,7 +18,7 @@ import psycopg  # noqa: E402
 from jobqueue import conf  # noqa: E402
 from jobqueue.store import heartbeat, workers  # noqa: E402
 from jobqueue.store.connections import Session  # noqa: E402
-from jobqueue.store.error_classes import is_weather  # noqa: E402
+from jobqueue.store.error_classes import is_transient  # noqa: E402
 from jobqueue.worker.leadership.election import Leader  # noqa: E402
 from jobqueue.worker.process import liveness  # noqa: E402
 from jobqueue.worker.process.supervisor_link import parent  # noqa: E402
@@ -47,7 +47,7 @@ async def beat(session: Session, me, leader: Leader, neighbours: liveness.Neighb
             if answer.silent:
                 await neighbours.look()
         except Exception as error:
-            if not is_weather(error):
+            if not is_transient(error):
                 raise
         await asyncio.sleep(SETTINGS.heartbeat_seconds)
 

@@ -12,7 +12,7 @@ import pytest_asyncio
 
 import jobqueue
 from jobqueue.store.connections import Session, bounded
-from jobqueue.store.error_classes import CallTimeout, is_refused, is_weather
+from jobqueue.store.error_classes import CallTimeout, is_refused, is_transient
 from tests.processes.proxy import Proxy
 from tests.rows import one
 from tests.waiting import until
@@ -160,7 +160,7 @@ async def test_a_session_of_a_read_only_server_is_not_kept(session):
     await session.call(answer, 5, READ_ONLY)
     with pytest.raises(psycopg.errors.ReadOnlySqlTransaction) as caught:
         await session.call(answer, 5, "UPDATE jobqueue_job SET priority = 1 RETURNING id")
-    assert is_weather(caught.value)
+    assert is_transient(caught.value)
     assert session.connection is None
 
 
@@ -179,12 +179,12 @@ WEATHER += ["58030", "55P03", "25006", "25P03", "25P04"]
 @pytest.mark.spec("S47")
 def test_what_passes_by_itself_is_weather_and_nothing_else_is():
     for state in WEATHER:
-        assert is_weather(psycopg.errors.lookup(state)()), state
+        assert is_transient(psycopg.errors.lookup(state)()), state
     for state in ["42P01", "42501", "42703", "23505", "22003", "28P01", "3D000", "XX000"]:
-        assert not is_weather(psycopg.errors.lookup(state)()), state
-    assert is_weather(CallTimeout())
-    assert is_weather(ConnectionResetError())
-    assert not is_weather(ValueError())
+        assert not is_transient(psycopg.errors.lookup(state)()), state
+    assert is_transient(CallTimeout())
+    assert is_transient(ConnectionResetError())
+    assert not is_transient(ValueError())
 
 
 @pytest.mark.spec("S47")
@@ -206,7 +206,7 @@ def test_what_passes_by_itself_is_weather_and_nothing_else_is():
 )
 def test_a_refused_login_is_told_from_a_server_that_is_away(text, refused):
     error = psycopg.OperationalError(text)
-    assert (is_refused(error), is_weather(error)) == (refused, not refused)
+    assert (is_refused(error), is_transient(error)) == (refused, not refused)
 
 
 @pytest.mark.spec("S146", "S149")

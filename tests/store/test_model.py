@@ -138,7 +138,7 @@ class Store(RuleBasedStateMachine):
     def renew(self, token, stale):
         token = self.aimed(token, stale)
         job = self.some_job(token)
-        told = [heartbeat.Held(job, token)]
+        told = [heartbeat.HeldLease(job, token)]
         beat = heartbeat.beat(self.connection, WORKERS[0], told, lease=3600.0, phase="", wake="")
         answer = self.do(beat)
         held = self.holder(token)

@@ -122,7 +122,9 @@ BOUNDS = r"(run_at|hold_until|lease_expires_at|expires_at|parked_at|finished_at|
 
 
 @pytest.mark.spec("S5")
-@pytest.mark.parametrize("module", ["due_work", "promotion", "reclaims", "sweeps", "history_pruning"])
+@pytest.mark.parametrize(
+    "module", ["due_work", "promotion", "reclaims", "sweeps", "history_pruning"]
+)
 def test_what_selects_rows_is_compared_with_a_time_that_stands_still(module):
     for name, text in STATEMENTS.items():
         if name.startswith(f"{module}."):
@@ -156,7 +158,7 @@ def test_each_write_of_a_holder_names_id_and_token(module):
 
 
 @pytest.mark.spec("S92", "S201", "A1")
-@pytest.mark.parametrize("name", ["EXCHANGE", "EXCHANGE_ONWARD"])
+@pytest.mark.parametrize("name", ["FINISH_AND_CLAIM", "FINISH_AND_CLAIM_ONWARD"])
 def test_an_exchange_writes_only_rows_that_it_has_locked_by_id_and_token(name):
     text = STATEMENTS[f"finish_and_claim.{name}"]
     locked, written = text.split("FOR NO KEY UPDATE SKIP LOCKED", 1)
@@ -169,6 +171,10 @@ def test_an_exchange_writes_only_rows_that_it_has_locked_by_id_and_token(name):
 
 def test_the_driver_remembers_how_it_reads_the_statements_of_every_job():
     """Longer ones are taken apart at each call."""
-    for name in ("finish_and_claim.EXCHANGE", "finish_and_claim.EXCHANGE_ONWARD", "claims.CLAIM"):
+    for name in (
+        "finish_and_claim.FINISH_AND_CLAIM",
+        "finish_and_claim.FINISH_AND_CLAIM_ONWARD",
+        "claims.CLAIM",
+    ):
         assert len(STATEMENTS[name]) <= MAX_CACHED_STATEMENT_LENGTH
     assert len(finish._SHORT_FINISH) <= MAX_CACHED_STATEMENT_LENGTH

@@ -10,7 +10,7 @@ import pytest
 from jobqueue.states import Outcome
 from jobqueue.store import claims, due_work, finish, history_pruning, reclaims, sweeps
 from jobqueue.store.batches import in_batch
-from jobqueue.store.error_classes import is_weather
+from jobqueue.store.error_classes import is_transient
 from tests.rows import add_job, add_running, add_worker, ago, ahead, history, insert, job_row, one
 from tests.waiting import until
 
@@ -258,7 +258,7 @@ async def test_a_leader_that_freezes_within_a_batch_gives_its_rows_back(connecti
     thawed.set()
     with pytest.raises(psycopg.Error) as ended:
         await batch
-    assert is_weather(ended.value)
+    assert is_transient(ended.value)
     assert (await job_row(connection, job))["priority"] == 0
 
 

@@ -32,7 +32,7 @@ async def claim(connection, job, token):
 
 
 async def renew(connection, job, token):
-    held = [heartbeat.Held(job, token)]
+    held = [heartbeat.HeldLease(job, token)]
     await heartbeat.beat(connection, WORKER, held, lease=30, phase="RUNNING", wake="")
 
 

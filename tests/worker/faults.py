@@ -2,30 +2,30 @@
 
 import asyncio
 
-from jobqueue.worker.inflight import Held
+from jobqueue.worker.inflight import InFlight
 
 
 class Handlers:
     """In the executor's place: notes what is started and what is given back; runs nothing."""
 
-    class receivers:
+    class task_signals:
         is_behind = False
 
-    def __init__(self, registry, finisher=None):
-        self.registry, self.finisher = registry, finisher
-        self.started: list[Held] = []
-        self.returned: list[Held] = []
+    def __init__(self, registry, completer=None):
+        self.registry, self.completer = registry, completer
+        self.started: list[InFlight] = []
+        self.returned: list[InFlight] = []
 
-    def start(self, held):
-        self.started.append(held)
+    def start(self, inflight):
+        self.started.append(inflight)
 
-    def give_back(self, held):
+    def give_back(self, inflight):
         from jobqueue.worker.outcomes import classify
 
-        self.returned.append(held)
-        self.registry.end(held)
-        if self.finisher is not None:
-            self.finisher.put(held, classify.unstarted(held.claim))
+        self.returned.append(inflight)
+        self.registry.end(inflight)
+        if self.completer is not None:
+            self.completer.put(inflight, classify.unstarted(inflight.claim))
 
 
 class Told:
@@ -34,11 +34,11 @@ class Told:
     def __init__(self):
         self.written_, self.refused_, self.given_up_, self.unwritable_ = [], [], [], []
 
-    def written(self, held, ending, state):
-        self.written_.append((held.claim.id, ending.outcome, state))
+    def written(self, inflight, ending, state):
+        self.written_.append((inflight.claim.id, ending.outcome, state))
 
-    def refused(self, held, ending, stands):
-        self.refused_.append((held.claim.id, ending.outcome, stands))
+    def refused(self, inflight, ending, stands):
+        self.refused_.append((inflight.claim.id, ending.outcome, stands))
 
     def given_up(self, claim):
         self.given_up_.append(claim.id)

@@ -11,9 +11,9 @@ from jobqueue.states import Outcome
 from jobqueue.store.connections import Session
 from jobqueue.store.finish import Ending
 from jobqueue.worker.claiming.claimer import Claimer
-from jobqueue.worker.inflight import Fate, Registry
-from jobqueue.worker.outages import Outages, Patience
-from jobqueue.worker.outcomes.completer import Finisher
+from jobqueue.worker.inflight import Fate, InFlightJobs
+from jobqueue.worker.outages import ErrorPolicy, OutageLog
+from jobqueue.worker.outcomes.completer import Completer
 from tests.processes.proxy import Proxy
 from tests.rows import one
 from tests.worker.faults import Handlers, Told, end
@@ -33,17 +33,17 @@ class Intake:
     def __init__(self, parameters, proxy, settings, queues):
         host, port = proxy.address
         far = {**parameters, "host": host, "port": port}
-        self.registry = Registry(settings.concurrency)
-        self.outages, self.told = Outages(), Told()
-        self.finisher = Finisher(
+        self.registry = InFlightJobs(settings.concurrency)
+        self.outage_log, self.told = OutageLog(), Told()
+        self.completer = Completer(
             Session(far, "finish"),
             uuid4(),
             self.registry,
             self.told,
-            Patience("finish", self.outages),
+            ErrorPolicy("finish", self.outage_log),
             trust_seconds=30.0,
         )
-        self.handlers = Handlers(self.registry, self.finisher)
+        self.handlers = Handlers(self.registry, self.completer)
         self.sessions = (Session(far, "claim"), Session(far, "claim 2"))
         self.claimer = Claimer(
             self.sessions,
@@ -52,29 +52,32 @@ class Intake:
             settings,
             self.registry,
             self.handlers,
-            (Patience("claim", self.outages), Patience("claim 2", self.outages, helper=True)),
+            (
+                ErrorPolicy("claim", self.outage_log),
+                ErrorPolicy("claim 2", self.outage_log, helper=True),
+            ),
         )
         self.tasks = []
 
     def run(self):
         self.tasks = [
             asyncio.ensure_future(self.claimer.run()),
-            asyncio.ensure_future(self.finisher.run()),
+            asyncio.ensure_future(self.completer.run()),
         ]
 
     def started(self):
-        return [held.claim.id for held in self.handlers.started]
+        return [inflight.claim.id for inflight in self.handlers.started]
 
-    def put(self, held, outcome=Outcome.SUCCEEDED, **told):
+    def put(self, inflight, outcome=Outcome.SUCCEEDED, **told):
         """This handler has ended, and its outcome waits to be written."""
-        self.registry.end(held)
-        ending = Ending(id=held.claim.id, token=held.token, outcome=outcome, **told)
-        self.finisher.put(held, ending)
+        self.registry.end(inflight)
+        ending = Ending(id=inflight.claim.id, token=inflight.token, outcome=outcome, **told)
+        self.completer.put(inflight, ending)
 
     def end_all(self):
-        for held in self.registry:
-            self.registry.end(held)
-            self.registry.settle(held, Fate.COMPLETED)
+        for inflight in self.registry:
+            self.registry.end(inflight)
+            self.registry.settle(inflight, Fate.COMPLETED)
 
 
 @pytest_asyncio.fixture
@@ -89,7 +92,7 @@ async def make(parameters, proxy):
     for intake in made:
         for task in intake.tasks:
             await end(task)
-        for session in (*intake.sessions, intake.finisher.session):
+        for session in (*intake.sessions, intake.completer.session):
             await session.close()
 
 

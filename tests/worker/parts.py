@@ -9,8 +9,8 @@ from uuid import uuid4
 from jobqueue import conf, operations
 from jobqueue.conf import Settings
 from jobqueue.store.claims import Claim
-from jobqueue.worker.inflight import Held, Registry
-from jobqueue.worker.worker import Orders, Worker
+from jobqueue.worker.inflight import InFlight, InFlightJobs
+from jobqueue.worker.worker import Worker, WorkerOptions
 from tests.children import wait_until
 
 SHORT = Settings(
@@ -49,30 +49,30 @@ def claim(**values) -> Claim:
     return Claim(**{**facts, **values})
 
 
-def hold(registry: Registry, *, trusted_from: float, started=True, **values) -> Held:
-    held = registry.add(claim(**values), trusted_from)
-    held.started = started
-    return held
+def hold(registry: InFlightJobs, *, trusted_from: float, started=True, **values) -> InFlight:
+    inflight = registry.add(claim(**values), trusted_from)
+    inflight.started = started
+    return inflight
 
 
 class StoppingExecutor:
     """Notes whom it was asked to stop; tells the handler as the real one does."""
 
-    def __init__(self, now, patience=0.3):
-        self.now, self.patience, self.stopped = now, patience, []
+    def __init__(self, now, error_policy=0.3):
+        self.now, self.error_policy, self.stopped = now, error_policy, []
 
-    def stop(self, held, why):
-        self.stopped.append((held.claim.id, str(why)))
-        held.stop(why, self.now(), self.patience)
+    def stop(self, inflight, why):
+        self.stopped.append((inflight.claim.id, str(why)))
+        inflight.stop(why, self.now(), self.error_policy)
 
 
 @contextmanager
-def working(settings=SHORT, **orders):
+def working(settings=SHORT, **options):
     """A whole worker in a thread of this process, stopped at the end of the block."""
     worker = Worker(
         settings,
         conf.connection_parameters(),
-        Orders(signals=False, **orders),
+        WorkerOptions(signals=False, **options),
         tell_finished=operations.tell_finished,
     )
     codes = []

@@ -17,7 +17,7 @@ from jobqueue.conf import Settings
 from jobqueue.models import Attempt, Job
 from jobqueue.states import FINAL, Phase, State
 from jobqueue.worker.execution.executor import Executor
-from jobqueue.worker.options import Orders
+from jobqueue.worker.options import WorkerOptions
 from jobqueue.worker.worker import Worker
 from tests.children import wait_until
 
@@ -41,8 +41,8 @@ class Running:
             "backoff_base_seconds": 0.0,
         }
         self.settings = Settings(**{**usual, **given})
-        orders = Orders(signals=False, lead=lead)
-        self.worker = Worker(self.settings, parameters, orders)
+        options = WorkerOptions(signals=False, lead=lead)
+        self.worker = Worker(self.settings, parameters, options)
         self.code: int | None = None
         self.error: BaseException | None = None
         self.thread = threading.Thread(target=self._run, name="worker")
@@ -86,8 +86,10 @@ class Running:
         self.thread.join(STOP_SECONDS)
         assert not self.thread.is_alive(), "the worker does not end"
         assert self.error is None, self.error
-        for lane in self.executor.lanes._taken:  # whose handler has outlived the worker
-            lane.close()
+        for (
+            handler_thread
+        ) in self.executor.handler_threads._taken:  # whose handler has outlived the worker
+            handler_thread.close()
         for thread in self.own_threads():
             thread.join(STOP_SECONDS)
             assert not thread.is_alive(), stack_of(thread)
@@ -116,7 +118,7 @@ class Running:
 
     @property
     def executor(self) -> Executor:
-        return self.worker.crew.executor
+        return self.worker.components.executor
 
     def wait(self, fact: Callable[[], Any], seconds: float = 30) -> Any:
         """Poll until the fact is true; a worker that has ended is one that failed."""
@@ -142,7 +144,7 @@ class Running:
         self.wait(lambda: not Job.objects.exclude(state__in=FINAL).exists(), 60)
         self.wait(lambda: len(self.worker.registry) == 0)
 
-    def held(self, job: Any) -> Any:
+    def inflight(self, job: Any) -> Any:
         """What the worker holds for a job; None when it holds nothing."""
         return next((h for h in self.worker.registry if h.claim.id == key(job)), None)
 

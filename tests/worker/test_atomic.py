@@ -135,8 +135,8 @@ def test_a_row_that_somebody_holds_is_waited_for(work, body, shared, other):
     assert shared.events["written"].wait(20)
     other.execute("SELECT 1 FROM jobqueue_job WHERE id = %s FOR UPDATE", [int(job.id)])
     shared.events["go"].set()
-    held = running.held(job)
-    running.wait(lambda: held.recording is not None)
+    inflight = running.inflight(job)
+    running.wait(lambda: inflight.recording is not None)
     assert running.final(jobs.add.enqueue(1, 2)).result == 3  # it holds up nobody
     assert Job.objects.get(pk=job.id).state == State.RUNNING
     other.rollback()
@@ -157,11 +157,11 @@ def test_a_shutdown_does_not_wait_for_a_row_that_somebody_holds(work, body, shar
     job = jobs.atomically.enqueue(body(handler))
     assert shared.events["written"].wait(20)
     other.execute("SELECT 1 FROM jobqueue_job WHERE id = %s FOR UPDATE", [int(job.id)])
-    held = running.held(job)
+    inflight = running.inflight(job)
     shared.events["go"].set()
-    running.wait(lambda: held.recording is not None)
+    running.wait(lambda: inflight.recording is not None)
     running.on_loop(running.worker.shutdown.request, "signal")
-    running.wait(lambda: held.ended)
+    running.wait(lambda: inflight.ended)
     other.rollback()
     assert running.stop() == 0
     row = Job.objects.get(pk=job.id)
@@ -311,11 +311,11 @@ def test_no_interrupt_lands_between_the_last_line_and_the_commit(work, body, sha
     job = jobs.atomically.enqueue(body(handler))
     assert shared.events["written"].wait(20)
     other.execute("SELECT 1 FROM jobqueue_job WHERE id = %s FOR UPDATE", [int(job.id)])
-    held = running.held(job)
+    inflight = running.inflight(job)
     shared.events["go"].set()
-    running.wait(lambda: held.recording is not None)
+    running.wait(lambda: inflight.recording is not None)
     for why in (classify.Stop.TIMEOUT, classify.Stop.CANCEL, classify.Stop.TIMEOUT):
-        running.on_loop(running.executor.stop, held, why)
+        running.on_loop(running.executor.stop, inflight, why)
         time.sleep(0.3)
     other.rollback()
     assert running.final(job).state == State.SUCCEEDED

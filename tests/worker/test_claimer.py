@@ -142,7 +142,7 @@ async def test_an_answer_that_comes_too_late_starts_nothing(make, connection, pr
     short = Settings(lease_seconds=0.5, heartbeat_seconds=0.1, cancel_seconds=0.0, concurrency=3)
     intake = make(short)
     await intake.claimer.session.open(5)
-    await intake.finisher.session.open(5)
+    await intake.completer.session.open(5)
     job = await add_job(connection, queue="mail")
     proxy.only, proxy.delay = "claim", (0.6, 0.6)
     intake.run()
@@ -189,8 +189,8 @@ async def test_a_round_whose_answer_is_lost_goes_back_uncounted(
     for job in jobs:
         row = await job_row(connection, job)
         assert (row["state"], row["attempts"]) == ("RUNNING", 0)
-    assert {held.token for held in intake.handlers.started}.isdisjoint(
-        held.token for held in intake.handlers.returned
+    assert {inflight.token for inflight in intake.handlers.started}.isdisjoint(
+        inflight.token for inflight in intake.handlers.returned
     )
 
 
@@ -287,7 +287,7 @@ async def test_wakes_do_not_hurry_a_claimer_that_meets_weather(make, proxy, monk
     for _ in range(200):
         intake.claimer.wake()
         await asyncio.sleep(0)
-    await until(lambda: intake.outages._troubled)
+    await until(lambda: intake.outage_log._troubled)
     for _ in range(200):
         intake.claimer.wake()
         await asyncio.sleep(0)
@@ -339,7 +339,7 @@ async def test_a_job_whose_wake_was_spared_does_not_wait_for_the_poll(
         return rows
 
     intake.run()
-    await until(lambda: intake.claimer._polled_at > 0 and not intake.claimer.turns._hot)
+    await until(lambda: intake.claimer._polled_at > 0 and not intake.claimer.selector._hot)
     monkeypatch.setattr(claims, "claim", behind_the_look)
     intake.claimer.wake("default", 0)
     await until(lambda: later and intake.started() == later)

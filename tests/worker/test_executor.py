@@ -151,7 +151,7 @@ def test_a_job_told_to_stop_while_its_module_is_imported_never_starts(work, modu
     job = enqueue(f"{name}.work")
     assert shared.events["importing"].wait(20)
     operations.cancel(Job.objects.get(pk=job))
-    running.wait(lambda: running.held(job).told)
+    running.wait(lambda: running.inflight(job).told)
     shared.events["go"].set()
     row = running.final(job)
     assert (row.state, row.reason, row.attempts) == (
@@ -268,9 +268,9 @@ def test_progress_is_stored_while_the_handler_runs_at_most_twice_a_second(
 
     writes, store = [], finish.progress
 
-    async def counted(connection, news):
+    async def counted(connection, dispatcher):
         writes.append(asyncio.get_running_loop().time())
-        return await store(connection, news)
+        return await store(connection, dispatcher)
 
     monkeypatch.setattr(finish, "progress", counted)
     running = work()
@@ -310,8 +310,8 @@ def test_the_progress_of_an_attempt_that_lost_its_job_is_dropped(work, body, sha
         job.id,
     )
     shared.events["go"].set()
-    held = running.held(job)
-    running.wait(lambda: not held.control.noted and held.control.progress)
+    inflight = running.inflight(job)
+    running.wait(lambda: not inflight.control.noted and inflight.control.progress)
     shared.events["end"].set()
     running.wait(lambda: len(running.worker.registry) == 0)
     assert Job.objects.get(pk=job.id).progress is None
@@ -417,14 +417,14 @@ def test_one_handler_that_cannot_be_told_keeps_no_other_from_hearing(work, body,
     waiting = [jobs.acall.enqueue(name) for _ in range(3)]
     for _ in waiting:
         assert begun.acquire(timeout=20)
-    odd = running.held(waiting[0])
+    odd = running.inflight(waiting[0])
     real, calls = odd.interrupt, []
 
-    def breaks_once(why, patience):
+    def breaks_once(why, error_policy):
         calls.append(why)
         if len(calls) == 1:
             raise RuntimeError("cannot tell")
-        real(why, patience)
+        real(why, error_policy)
 
     odd.interrupt = breaks_once
     operations.cancel(Job.objects.filter(pk__in=[job.id for job in waiting]))
@@ -436,14 +436,14 @@ def test_one_handler_that_cannot_be_told_keeps_no_other_from_hearing(work, body,
 @pytest.mark.spec("S60", "S73", "A4")
 def test_an_attempt_ends_even_where_the_worker_itself_breaks(work, monkeypatch):
     running = work()
-    real = running.executor.receivers.started
+    real = running.executor.task_signals.started
 
-    def breaks(held):
-        if held.claim.args == [0, 0]:
+    def breaks(inflight):
+        if inflight.claim.args == [0, 0]:
             raise RuntimeError("a fault of ours")
-        return real(held)
+        return real(inflight)
 
-    monkeypatch.setattr(running.executor.receivers, "started", breaks)
+    monkeypatch.setattr(running.executor.task_signals, "started", breaks)
     for task in (jobs.add, jobs.aadd):
         row = running.final(task.using(max_attempts=1).enqueue(0, 0))
         assert row.state == State.DEAD

@@ -19,14 +19,14 @@ COLOUR = contextvars.ContextVar("colour", default="none")
 
 def together(running, *calls):
     """Enqueue so that one round claims them all; return their rows when all have ended."""
-    running.on_loop(running.worker.crew.claimer.turns._hot.clear)
+    running.on_loop(running.worker.components.claimer.selector._hot.clear)
     made = Job.objects.bulk_create(
         [
             Job(task=f"tests.worker.jobs.{task.func.__name__}", args=list(args))
             for task, *args in calls
         ]
     )
-    running.on_loop(running.worker.crew.claimer.wake)
+    running.on_loop(running.worker.components.claimer.wake)
     keys = [job.pk for job in made]
     running.wait(lambda: not Job.objects.filter(pk__in=keys).exclude(state__in=FINAL).exists())
     return [Job.objects.get(pk=key) for key in keys]

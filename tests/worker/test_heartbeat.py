@@ -16,11 +16,11 @@ from jobqueue.store import reclaims
 from jobqueue.store.connections import Session
 from jobqueue.store.error_classes import CallTimeout
 from jobqueue.store.events import Note
-from jobqueue.worker.inflight import Registry
+from jobqueue.worker.inflight import InFlightJobs
 from jobqueue.worker.lease.heartbeat import LEAST_SECONDS, Heartbeat
-from jobqueue.worker.lease.lease_guard import Trust
-from jobqueue.worker.options import Orders, identity
-from jobqueue.worker.outages import Outages, Patience
+from jobqueue.worker.lease.lease_guard import LeaseGuard
+from jobqueue.worker.options import WorkerOptions, identity
+from jobqueue.worker.outages import ErrorPolicy, OutageLog
 from jobqueue.worker.process.watchdog import Watchdog
 from tests.rows import add_running, ahead, job_row, one
 from tests.waiting import until
@@ -38,17 +38,17 @@ class Bench:
     """A heartbeat with its registry, on a session of its own."""
 
     def __init__(self, parameters, config=CALM):
-        self.settings, self.registry = config, Registry(10)
+        self.settings, self.registry = config, InFlightJobs(10)
         self.executor = StoppingExecutor(now, config.cancel_seconds)
         self.session = Session(parameters, "beat")
         self.left, self.beats = [], 0
-        self.heart = Heartbeat(
+        self.heartbeat = Heartbeat(
             self.session,
-            identity(config, Orders()),
+            identity(config, WorkerOptions()),
             config,
             self.registry,
             self.executor,
-            Patience("beat", Outages()),
+            ErrorPolicy("beat", OutageLog()),
             listener=None,
             leader=None,
             phase=lambda: "RUNNING",
@@ -61,7 +61,7 @@ class Bench:
 
     async def hold(self, connection, **columns):
         job, token = await add_running(
-            connection, worker=self.heart.identity.id, lease=ahead(1), **columns
+            connection, worker=self.heartbeat.identity.id, lease=ahead(1), **columns
         )
         return hold(self.registry, trusted_from=now() - 0.5, id=job, token=token)
 
@@ -83,20 +83,22 @@ async def bench(parameters):
 async def test_one_beat_renews_what_is_held_and_holds_nobody_up(bench, connection, connect):
     """D118 in small: a row that somebody has locked keeps its trust, its neighbours are renewed."""
     b = bench()
-    held = [await b.hold(connection) for _ in range(10)]
+    inflight = [await b.hold(connection) for _ in range(10)]
     other = await connect()
     async with other.transaction():
-        await other.execute("SELECT FROM jobqueue_job WHERE id = %s FOR UPDATE", [held[4].claim.id])
+        await other.execute(
+            "SELECT FROM jobqueue_job WHERE id = %s FOR UPDATE", [inflight[4].claim.id]
+        )
         sent = now()
-        await b.heart.beat()
+        await b.heartbeat.beat()
         assert now() - sent < b.settings.beat_budget_seconds + 1
-    assert all(h.trusted_from >= sent for h in held)
+    assert all(h.trusted_from >= sent for h in inflight)
     assert not b.executor.stopped
     lease = "SELECT lease_expires_at > clock_timestamp() + interval '1.5 s' FROM jobqueue_job"
-    for index, h in enumerate(held):
+    for index, h in enumerate(inflight):
         assert await one(connection, f"{lease} WHERE id = %s", h.claim.id) is (index != 4)
-    await b.heart.beat()
-    assert await one(connection, f"{lease} WHERE id = %s", held[4].claim.id)
+    await b.heartbeat.beat()
+    assert await one(connection, f"{lease} WHERE id = %s", inflight[4].claim.id)
 
 
 @pytest.mark.spec("S103", "S206", "S92")
@@ -106,7 +108,7 @@ async def test_a_lost_lease_is_noticed_and_its_handler_told(bench, connection):
     await connection.execute(
         "UPDATE jobqueue_job SET lease_token = %s WHERE id = %s", [uuid4(), lost.claim.id]
     )
-    await b.heart.beat()
+    await b.heartbeat.beat()
     assert b.executor.stopped == [(lost.claim.id, "lease")]
     assert (lost.lost, kept.lost) == (True, False)
     assert b.registry.renewable() == [kept]
@@ -116,51 +118,51 @@ async def test_a_lost_lease_is_noticed_and_its_handler_told(bench, connection):
 @pytest.mark.parametrize("state", ["ended", "released", "recording"])
 async def test_an_outcome_on_its_way_is_not_taken_for_a_loss(bench, connection, state):
     b = bench()
-    held = await b.hold(connection)
-    setattr(held, state, object())
+    inflight = await b.hold(connection)
+    setattr(inflight, state, object())
     await connection.execute("DELETE FROM jobqueue_job")
-    await b.heart.beat()
+    await b.heartbeat.beat()
     assert not b.executor.stopped
-    assert not held.lost
+    assert not inflight.lost
 
 
 @pytest.mark.spec("S114", "S116", "S126")
 async def test_a_cancel_request_is_heard_by_the_beat(bench, connection):
     b = bench()
-    held, other = await b.hold(connection), await b.hold(connection)
+    inflight, other = await b.hold(connection), await b.hold(connection)
     await connection.execute(
-        "UPDATE jobqueue_job SET cancel_requested_at = now() WHERE id = %s", [held.claim.id]
+        "UPDATE jobqueue_job SET cancel_requested_at = now() WHERE id = %s", [inflight.claim.id]
     )
-    await b.heart.beat()
-    assert b.executor.stopped == [(held.claim.id, "cancel")]
-    assert held.control.cancelled
+    await b.heartbeat.beat()
+    assert b.executor.stopped == [(inflight.claim.id, "cancel")]
+    assert inflight.control.cancelled
     assert not other.control.cancelled
 
 
 @pytest.mark.spec("S124", "A24")
 async def test_a_cancel_is_heard_after_a_beat_whose_answer_was_lost(bench, connection):
     b = bench()
-    held = await b.hold(connection)
-    await b.heart.beat()
+    inflight = await b.hold(connection)
+    await b.heartbeat.beat()
     await connection.execute("UPDATE jobqueue_job SET cancel_requested_at = now()")
     await connection.execute(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
         "WHERE application_name = 'jobqueue beat' AND datname = current_database()"
     )
     with contextlib.suppress(psycopg.OperationalError):
-        await b.heart.beat()
-    await b.heart.beat()
-    assert b.executor.stopped[0] == (held.claim.id, "cancel")
+        await b.heartbeat.beat()
+    await b.heartbeat.beat()
+    assert b.executor.stopped[0] == (inflight.claim.id, "cancel")
 
 
 @pytest.mark.spec("S120")
 async def test_a_handler_that_ignores_its_stop_is_marked_on_its_row(bench, connection):
     b = bench(replace(CALM, cancel_seconds=0.05))
-    held = await b.hold(connection)
-    b.executor.stop(held, "timeout")
-    held.told_first_at -= 7
-    await b.heart.beat()
-    row = await job_row(connection, held.claim.id)
+    inflight = await b.hold(connection)
+    b.executor.stop(inflight, "timeout")
+    inflight.told_first_at -= 7
+    await b.heartbeat.beat()
+    row = await job_row(connection, inflight.claim.id)
     assert row["not_ending_since"] is not None
     waited = await one(
         connection,
@@ -178,8 +180,8 @@ async def test_a_failed_beat_is_repeated_after_a_quarter(bench, connection, monk
         starts.append(now())
         raise ConnectionError("weather")
 
-    monkeypatch.setattr(b.heart, "beat", fail)
-    task = asyncio.create_task(b.heart.run())
+    monkeypatch.setattr(b.heartbeat, "beat", fail)
+    task = asyncio.create_task(b.heartbeat.run())
     await until(lambda: len(starts) >= 4)
     task.cancel()
     await asyncio.wait({task})
@@ -191,13 +193,13 @@ async def test_a_failed_beat_is_repeated_after_a_quarter(bench, connection, monk
 @pytest.mark.spec("S94", "A11", "S96")
 async def test_a_beat_has_one_budget_whatever_it_waits_for(bench, connection, connect):
     b = bench(settings(heartbeat_seconds=1.0, lease_seconds=20.0))
-    await b.heart.beat()  # registers this worker, and connects
+    await b.heartbeat.beat()  # registers this worker, and connects
     blocker = await connect()
     async with blocker.transaction():
         await blocker.execute("LOCK TABLE jobqueue_worker IN ACCESS EXCLUSIVE MODE")
         start = now()
         with pytest.raises(Exception, match="no answer"):
-            await b.heart.beat()
+            await b.heartbeat.beat()
         assert now() - start < b.settings.beat_budget_seconds + 1.5
     await until(lambda: succeeds(b))
 
@@ -205,7 +207,7 @@ async def test_a_beat_has_one_budget_whatever_it_waits_for(bench, connection, co
 async def succeeds(b):
     """Whether a beat does; to connect anew may take longer than the budget of one."""
     try:
-        await b.heart.beat()
+        await b.heartbeat.beat()
     except CallTimeout:
         return False
     return True
@@ -214,7 +216,7 @@ async def succeeds(b):
 @pytest.mark.spec("S93")
 async def test_an_unregistered_worker_registers_again(bench, connection):
     b = bench()
-    await b.heart.beat()
+    await b.heartbeat.beat()
     assert await one(connection, "SELECT count(*) FROM jobqueue_worker") == 1
     assert b.left == []
 
@@ -222,9 +224,9 @@ async def test_an_unregistered_worker_registers_again(bench, connection):
 @pytest.mark.spec("S152")
 async def test_a_certificate_of_death_makes_it_leave(bench, connection):
     b = bench()
-    await b.heart.beat()
+    await b.heartbeat.beat()
     await connection.execute("UPDATE jobqueue_worker SET died_at = now()")
-    await b.heart.beat()
+    await b.heartbeat.beat()
     assert b.left == ["somebody certified this process as dead"]
 
 
@@ -235,18 +237,18 @@ async def test_the_fifth_bug_in_a_row_ends_the_service(bench, monkeypatch):
     def broken():
         raise ZeroDivisionError
 
-    monkeypatch.setattr(b.heart, "on_beat", broken)
+    monkeypatch.setattr(b.heartbeat, "on_beat", broken)
     with pytest.raises(ZeroDivisionError):
-        await asyncio.wait_for(b.heart.run(), 20)
+        await asyncio.wait_for(b.heartbeat.run(), 20)
 
 
 @pytest.mark.spec("S116")
 async def test_hints_in_a_storm_make_few_beats(bench, connection):
     b = bench(settings(heartbeat_seconds=5.0, lease_seconds=30.0))
-    task = asyncio.create_task(b.heart.run())
+    task = asyncio.create_task(b.heartbeat.run())
     start, end = now(), now() + 0.5
     while now() < end:
-        b.heart.now()
+        b.heartbeat.now()
         await asyncio.sleep(0)
     took = now() - start
     task.cancel()
@@ -259,9 +261,9 @@ async def test_notes_for_operators_are_written_behind_a_beat_and_kept_until_they
     bench, connection, monkeypatch
 ):
     b = bench()
-    b.heart.notes.append(Note(job=5, kind="blocked_loop", note="here"))
-    task = asyncio.create_task(b.heart.run())
-    await until(lambda: not b.heart.notes)
+    b.heartbeat.notes.append(Note(job=5, kind="blocked_loop", note="here"))
+    task = asyncio.create_task(b.heartbeat.run())
+    await until(lambda: not b.heartbeat.notes)
     task.cancel()
     await asyncio.wait({task})
     assert await one(connection, "SELECT note FROM jobqueue_jobevent WHERE job = 5") == "here"
@@ -272,64 +274,64 @@ async def test_notes_for_operators_are_written_behind_a_beat_and_kept_until_they
 
 class TrustBench:
     def __init__(self, config=SHORT):
-        self.registry = Registry(10)
+        self.registry = InFlightJobs(10)
         self.executor = StoppingExecutor(now, config.cancel_seconds)
         self.left = []
-        self.trust = Trust(config, self.registry, self.executor, self.left.append)
+        self.lease_guard = LeaseGuard(config, self.registry, self.executor, self.left.append)
 
 
 @pytest.mark.spec("S104", "S105")
 async def test_a_handler_is_told_while_its_lease_still_holds():
     b = TrustBench()
-    early = b.trust.stop_seconds - 1
-    held = hold(b.registry, trusted_from=now() - early)
-    assert b.trust.look() is not None
+    early = b.lease_guard.stop_seconds - 1
+    inflight = hold(b.registry, trusted_from=now() - early)
+    assert b.lease_guard.look() is not None
     assert b.executor.stopped == []
-    held.trusted_from = now() - b.trust.stop_seconds
-    due = b.trust.look()
+    inflight.trusted_from = now() - b.lease_guard.stop_seconds
+    due = b.lease_guard.look()
     assert b.executor.stopped == [(1, "lease")]
     assert due is not None
-    assert due - held.trusted_from <= SHORT.lease_seconds - SHORT.lease_margin_seconds + 0.01
+    assert due - inflight.trusted_from <= SHORT.lease_seconds - SHORT.lease_margin_seconds + 0.01
     assert b.left == []
-    b.trust.look()
+    b.lease_guard.look()
     assert len(b.executor.stopped) == 1
 
 
 @pytest.mark.spec("S104", "S150")
 async def test_a_handler_that_outlives_the_trust_ends_the_process():
     b = TrustBench()
-    held = hold(b.registry, trusted_from=now() - b.trust.end_seconds)
-    assert b.trust.look() is not None  # a freeze: it gets its time to clean up first
+    inflight = hold(b.registry, trusted_from=now() - b.lease_guard.end_seconds)
+    assert b.lease_guard.look() is not None  # a freeze: it gets its time to clean up first
     assert b.left == []
-    held.told_first_at -= SHORT.cancel_seconds
-    assert b.trust.look() is None
+    inflight.told_first_at -= SHORT.cancel_seconds
+    assert b.lease_guard.look() is None
     assert b.left == ["job 1 outlives the trust in its lease"]
 
 
 @pytest.mark.spec("S104")
 async def test_repeated_cancels_do_not_prolong_the_trust():
     b = TrustBench()
-    held = hold(b.registry, trusted_from=now() - b.trust.end_seconds - 5)
-    held.told, held.told_first_at, held.told_at = "cancel", now() - 5, now()
-    assert b.trust.look() is None
+    inflight = hold(b.registry, trusted_from=now() - b.lease_guard.end_seconds - 5)
+    inflight.told, inflight.told_first_at, inflight.told_at = "cancel", now() - 5, now()
+    assert b.lease_guard.look() is None
     assert b.left
 
 
 @pytest.mark.spec("S104", "S99")
 async def test_a_handler_that_has_ended_needs_no_trust():
     b = TrustBench()
-    held = hold(b.registry, trusted_from=now() - 100)
-    b.registry.end(held)
-    assert b.trust.look() is not None
+    inflight = hold(b.registry, trusted_from=now() - 100)
+    b.registry.end(inflight)
+    assert b.lease_guard.look() is not None
     assert (b.executor.stopped, b.left) == ([], [])
 
 
 @pytest.mark.spec("S52", "S104")
 async def test_a_claim_whose_answer_took_long_is_looked_at_in_time():
     b = TrustBench()
-    task = asyncio.create_task(b.trust.run())
+    task = asyncio.create_task(b.lease_guard.run())
     await asyncio.sleep(0)
-    hold(b.registry, trusted_from=now() - b.trust.stop_seconds)
+    hold(b.registry, trusted_from=now() - b.lease_guard.stop_seconds)
     await until(lambda: b.executor.stopped)
     task.cancel()
     await asyncio.wait({task})
@@ -352,7 +354,7 @@ def test_every_lease_that_is_allowed_outlives_two_failed_beats_and_the_clean_up(
     sent = beat + (TOLERATED_FAILED_BEATS + 1) * (s.beat_budget_seconds + beat / 4)
     stop = s.lease_seconds - s.lease_margin_seconds - s.cancel_seconds
     assert sent <= stop + 1e-6
-    watchdog = Watchdog(s, Registry(1))
+    watchdog = Watchdog(s, InFlightJobs(1))
     limit = 2 * watchdog.lag_seconds
     assert limit > watchdog.lag_seconds  # its own sampling
     assert watchdog.lag_seconds + beat < s.lease_seconds
@@ -364,7 +366,7 @@ async def test_a_row_locked_past_its_lease_keeps_its_holder_and_is_renewed_once_
 ):
     """The leader sweeps all the while: it cannot take a locked row, and comes too late after it."""
     b = bench(replace(CALM, lease_seconds=0.6))
-    held = await b.hold(connection)
+    inflight = await b.hold(connection)
     other, swept = await connect(), []
 
     async def sweep():
@@ -373,7 +375,7 @@ async def test_a_row_locked_past_its_lease_keeps_its_holder_and_is_renewed_once_
         swept.extend(await reclaims.reclaim(connection, verdicts, "leader") if verdicts else [])
 
     lapsed = "SELECT lease_expires_at < clock_timestamp() - interval '0.3 s' FROM jobqueue_job"
-    task = asyncio.create_task(b.heart.run())
+    task = asyncio.create_task(b.heartbeat.run())
     try:
         async with other.transaction():
             await other.execute("SELECT FROM jobqueue_job FOR UPDATE")
@@ -389,7 +391,7 @@ async def test_a_row_locked_past_its_lease_keeps_its_holder_and_is_renewed_once_
         await asyncio.wait({task})
     assert swept == []
     assert b.executor.stopped == []
-    assert (await job_row(connection, held.claim.id))["lease_token"] == held.token
+    assert (await job_row(connection, inflight.claim.id))["lease_token"] == inflight.token
 
 
 async def _and_sweep(connection, fact, sweep):

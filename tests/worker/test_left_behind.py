@@ -56,7 +56,7 @@ def test_tasks_left_behind_end_with_their_job_and_hurt_nobody(work, body, shared
     running.wait(lambda: all(task.done() for task in shared.extra["tasks"]))
     running.wait(lambda: not active("pg_sleep(600)"))
     assert running.final(jobs.aadd.enqueue(1, 2)).result == 3
-    assert len(running.executor.strays) == 0
+    assert len(running.executor.leftover_tasks) == 0
     assert running.stop() == 0
 
 
@@ -74,7 +74,7 @@ def test_a_task_left_behind_that_ignores_its_cancel_blocks_neither_job_nor_exit(
         await asyncio.sleep(0.05)
 
     assert running.final(jobs.acall.enqueue(body(handler))).state == State.SUCCEEDED
-    assert len(running.executor.strays) == 1
+    assert len(running.executor.leftover_tasks) == 1
     assert running.final(jobs.aadd.enqueue(1, 2)).result == 3
     assert running.stop() == 0
 
@@ -165,7 +165,7 @@ def test_stacks_name_the_handlers_own_lines(work, body, shared):
     assert shared.events["in"].wait(20)
     from jobqueue.worker.process import stacks
 
-    held = running.held(job)
-    assert wait_until(lambda: "waits_here" in running.on_loop(stacks.of_handler, held))
+    inflight = running.inflight(job)
+    assert wait_until(lambda: "waits_here" in running.on_loop(stacks.of_handler, inflight))
     shared.events["go"].set()
     running.final(job)

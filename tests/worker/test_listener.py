@@ -8,9 +8,9 @@ import pytest
 import pytest_asyncio
 
 from jobqueue.store import heartbeat
-from jobqueue.worker.notifications.dispatch import News
+from jobqueue.worker.notifications.dispatch import Dispatcher
 from jobqueue.worker.notifications.listener import Listener
-from jobqueue.worker.outages import Outages, Patience
+from jobqueue.worker.outages import ErrorPolicy, OutageLog
 from tests.processes.proxy import Proxy
 from tests.rows import one
 from tests.waiting import until
@@ -29,18 +29,18 @@ class Ear:
     def __init__(self, parameters, proxy, connection):
         host, port = proxy.address
         self.me, self.heard, self.connection = uuid4(), [], connection
-        self.news, self.outages = News(str(self.me)), Outages()
-        self.news.on_ready = lambda queue: self.heard.append(("ready", queue))
-        self.news.on_scheduled = lambda at: self.heard.append(("scheduled", at))
-        self.news.on_vacant = lambda: self.heard.append(("vacant",))
-        self.news.on_died = lambda: self.heard.append(("died",))
+        self.dispatcher, self.outage_log = Dispatcher(str(self.me)), OutageLog()
+        self.dispatcher.on_ready = lambda queue: self.heard.append(("ready", queue))
+        self.dispatcher.on_scheduled = lambda at: self.heard.append(("scheduled", at))
+        self.dispatcher.on_vacant = lambda: self.heard.append(("vacant",))
+        self.dispatcher.on_died = lambda: self.heard.append(("died",))
         self.listener = Listener(
             {**parameters, "host": host, "port": port},
             self.me,
-            self.news,
-            Patience("listen", self.outages),
+            self.dispatcher,
+            ErrorPolicy("listen", self.outage_log),
         )
-        self.news.on_beat = lambda: self.heard.append(("beat",))
+        self.dispatcher.on_beat = lambda: self.heard.append(("beat",))
         self.task = asyncio.ensure_future(self.listener.run())
 
     async def beat(self):
@@ -81,7 +81,9 @@ async def test_whatever_is_not_understood_is_ignored_and_the_next_is_heard(ear):
         await ear.tell(payload)
     await ear.tell('{"kind": "ready", "queue": "mail"}')
     await until(lambda: ("ready", "mail") in ear.heard)
-    assert [news for news in ear.heard if news != ("ready", None)] == [("ready", "mail")]
+    assert [dispatcher for dispatcher in ear.heard if dispatcher != ("ready", None)] == [
+        ("ready", "mail")
+    ]
     assert not ear.task.done()
 
 
@@ -134,7 +136,7 @@ async def test_when_told_to_look_it_listens_already(ear, proxy, connection):
     def look(queue):
         seen.append(asyncio.ensure_future(one(connection, listening)))
 
-    ear.news.on_ready = look
+    ear.dispatcher.on_ready = look
     await until(lambda: seen)
     assert await seen[0] == 1
 
@@ -190,7 +192,7 @@ async def test_a_reconnect_that_was_asked_for_is_no_outage(ear):
     ear.listener.reconnect()
     await until(lambda: ear.listener.session.born > born)
     await ear.proven()
-    assert not ear.outages._troubled
+    assert not ear.outage_log._troubled
 
 
 @pytest.mark.spec("S47")
@@ -198,12 +200,12 @@ async def test_while_the_database_is_away_it_says_that_the_worker_polls(ear, pro
     await ear.proven()
     proxy.refuse = True
     proxy.cut()
-    await until(lambda: ear.outages._troubled)
+    await until(lambda: ear.outage_log._troubled)
     assert ear.listener.state.startswith("polling: ")
     assert ear.listener.next_proof() == ""
     proxy.heal()
     await ear.proven()
-    assert not ear.outages._troubled
+    assert not ear.outage_log._troubled
 
 
 @pytest.mark.spec("D31")
@@ -215,7 +217,7 @@ async def test_no_news_is_lost_between_its_own_proofs(ear):
         if number % 3 == 0:
             await ear.beat()
     await until(lambda: ("scheduled", 299.0) in ear.heard)
-    assert [news for news in ear.heard if news[0] == "scheduled"] == [
+    assert [dispatcher for dispatcher in ear.heard if dispatcher[0] == "scheduled"] == [
         ("scheduled", float(number)) for number in range(300)
     ]
 

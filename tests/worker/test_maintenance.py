@@ -13,8 +13,8 @@ from tests.waiting import until
 
 
 @contextlib.asynccontextmanager
-async def running(*steps, patience=60.0):
-    work = Maintenance(*steps, patience=patience)
+async def running(*steps, error_policy=60.0):
+    work = Maintenance(*steps, error_policy=error_policy)
     task = asyncio.ensure_future(work.run())
     try:
         yield work, task
@@ -87,7 +87,7 @@ async def test_a_batch_that_times_out_three_times_becomes_smaller(monkeypatch):
 @pytest.mark.spec("S172")
 async def test_maintenance_without_any_success_gives_up():
     away = Recorder(*[CallTimeout("away")] * 100)
-    async with running(Step("away", away, interval=60), patience=0.2) as (_, task):
+    async with running(Step("away", away, interval=60), error_policy=0.2) as (_, task):
         await asyncio.wait({task}, timeout=10)
         assert isinstance(task.exception(), StuckError)
 

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from jobqueue.worker.probe import MOST_CONNECTIONS, Probe
-from jobqueue.worker.process.supervisor_link import Parent
+from jobqueue.worker.process.supervisor_link import SupervisorLink
 from jobqueue.worker.startup import CannotStartError
 from tests.children import wait_until
 from tests.worker.parts import settings, working
@@ -53,7 +53,7 @@ def test_a_worker_that_serves_is_live_and_ready_and_counts(port):
         assert get(port, "/live", "POST")[0] == 405
 
         def not_ready_for_its_age():
-            worker.crew.heart.good_at -= 100  # again where a beat came in between
+            worker.components.heartbeat.good_at -= 100  # again where a beat came in between
             status, body = get(port, "/ready")
             return status == 503 and "heartbeat" in body
 
@@ -112,13 +112,13 @@ def live(port):
 @pytest.mark.spec("S153")
 def test_a_port_that_is_taken_ends_the_start_with_one_sentence(port):
     from jobqueue import conf
-    from jobqueue.worker.worker import Orders, Worker
+    from jobqueue.worker.worker import Worker, WorkerOptions
 
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", port))
         taken.listen()
         config = settings(probe_address=f"127.0.0.1:{port}")
-        worker = Worker(config, conf.connection_parameters(), Orders(signals=False))
+        worker = Worker(config, conf.connection_parameters(), WorkerOptions(signals=False))
         with pytest.raises(CannotStartError, match=f"PROBE_ADDRESS: 127.0.0.1:{port} cannot be"):
             worker.run()
 
@@ -136,9 +136,9 @@ def test_a_port_that_is_taken_ends_the_start_with_one_sentence(port):
     ],
 )
 def test_where_it_listens(address, child, expected):
-    from jobqueue.worker.worker import Orders, Worker
+    from jobqueue.worker.worker import Worker, WorkerOptions
 
-    above = None if child is None else Parent("x", child, 0)
-    worker = Worker(settings(probe_address=address), {}, Orders(parent=above))
+    above = None if child is None else SupervisorLink("x", child, 0)
+    worker = Worker(settings(probe_address=address), {}, WorkerOptions(parent=above))
     probe = Probe.of(worker)
     assert (probe.host, probe.port) == expected

@@ -9,7 +9,7 @@ import warnings
 import pytest
 
 from jobqueue.states import Phase
-from jobqueue.worker.inflight import Fate, Registry, Stop
+from jobqueue.worker.inflight import Fate, InFlightJobs, Stop
 from jobqueue.worker.shutdown import HELD_EXIT_SECONDS, HOLD_SECONDS, Shutdown
 from tests.children import wait_until
 from tests.processes import tempers as tasks
@@ -23,7 +23,7 @@ def now():
 
 class Bench:
     def __init__(self, config=SHORT):
-        self.registry, self.log = Registry(10), []
+        self.registry, self.log = InFlightJobs(10), []
         self.shutdown = Shutdown(
             config,
             on_begin=lambda: self.log.append("begin"),
@@ -59,12 +59,12 @@ async def test_the_time_counts_from_the_signal_not_from_when_it_was_heard():
 @pytest.mark.spec("S137", "S138", "S210")
 async def test_the_drain_ends_as_soon_as_nothing_is_held():
     b = Bench(settings(drain_seconds=60))
-    held = [hold(b.registry, trusted_from=0) for _ in range(3)]
+    inflight = [hold(b.registry, trusted_from=0) for _ in range(3)]
     b.shutdown.request("signal")
     draining = asyncio.create_task(b.shutdown.drain(b.registry, None))
     await asyncio.sleep(0)
-    assert all(h.control.stopping for h in held)
-    for h in held:
+    assert all(h.control.stopping for h in inflight)
+    for h in inflight:
         assert not draining.done()
         b.registry.settle(h, Fate.COMPLETED)
         b.registry.end(h)
@@ -85,15 +85,15 @@ async def test_the_drain_waits_for_the_intake_but_not_for_ever():
 @pytest.mark.spec("S129", "S139")
 async def test_hurried_it_cancels_at_once_and_waits_for_the_clean_up():
     b = Bench(settings(drain_seconds=60, cancel_seconds=60))
-    held = hold(b.registry, trusted_from=0)
+    inflight = hold(b.registry, trusted_from=0)
     b.shutdown.request("signal")
     b.shutdown.signalled()
     await asyncio.wait_for(b.shutdown.drain(b.registry, None), 5)
     cancelling = asyncio.create_task(b.shutdown.cancel(b.registry, b.executor))
-    await until(lambda: held.told is Stop.SHUTDOWN)
+    await until(lambda: inflight.told is Stop.SHUTDOWN)
     assert b.shutdown.phase is Phase.CANCELLING
-    b.registry.settle(held, Fate.INTERRUPTED)
-    b.registry.end(held)
+    b.registry.settle(inflight, Fate.INTERRUPTED)
+    b.registry.end(inflight)
     await asyncio.wait_for(cancelling, 5)
 
 
@@ -117,9 +117,9 @@ async def test_the_report_names_every_count():
     b = Bench()
     b.shutdown.request("signal")
     for fate in (Fate.COMPLETED, Fate.COMPLETED, Fate.RETURNED):
-        held = hold(b.registry, trusted_from=0)
-        b.registry.settle(held, fate)
-        b.registry.end(held)
+        inflight = hold(b.registry, trusted_from=0)
+        b.registry.settle(inflight, fate)
+        b.registry.end(inflight)
     report = b.shutdown.report(b.registry)
     assert report.pop("duration_seconds") >= 0
     assert report == {
@@ -185,15 +185,15 @@ def test_cancelled_fifty_times_while_its_outcome_is_written_an_outcome_is_record
     with working(settings(drain_seconds=10)) as worker:
         job = int(tasks.nap.enqueue(0.3).id)
         wait_until(lambda: effects())
-        (held,) = worker.registry
+        (inflight,) = worker.registry
         with transaction.atomic(), connection.cursor() as cursor:
             # The row is locked: the outcome cannot be written until the lock goes.
             cursor.execute("SELECT FROM jobqueue_job WHERE id = %s FOR UPDATE", [job])
-            wait_until(lambda: held.ended)
+            wait_until(lambda: inflight.ended)
             for _ in range(50):
-                worker.watchdog.loop.call_soon_threadsafe(held.task.cancel)
+                worker.watchdog.loop.call_soon_threadsafe(inflight.task.cancel)
                 worker.watchdog.loop.call_soon_threadsafe(
-                    worker.crew.executor.stop, held, Stop.SHUTDOWN
+                    worker.components.executor.stop, inflight, Stop.SHUTDOWN
                 )
             assert len(worker.registry) == 1
         wait_until(lambda: len(worker.registry) == 0)
@@ -222,7 +222,7 @@ def test_a_phase_that_fails_does_not_stop_the_train(effects, monkeypatch):
 
 @pytest.mark.spec("S152", "S153")
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("service", ["finisher", "heartbeat", "listener", "claimer", "leader"])
+@pytest.mark.parametrize("service", ["completer", "heartbeat", "listener", "claimer", "leader"])
 def test_a_service_that_dies_drains_the_worker_with_an_error(service, effects):
     with working() as worker:
         loop = worker.watchdog.loop

@@ -10,17 +10,22 @@ import pytest_asyncio
 import structlog
 
 from jobqueue.worker.execution import containment
-from jobqueue.worker.execution.containment import Strays, TaskSteps, adopt_children, current_held
-from jobqueue.worker.inflight import Held
+from jobqueue.worker.execution.containment import (
+    LeftoverTasks,
+    TaskSteps,
+    adopt_children,
+    current_inflight,
+)
+from jobqueue.worker.inflight import InFlight
 from tests.waiting import until
-from tests.worker.test_outcomes import claim
+from tests.worker.test_classify import claim
 
 pytestmark = pytest.mark.spec("S73", "A23")
 
 
 @pytest.fixture
 def one():
-    return Held(claim(), 0.0)
+    return InFlight(claim(), 0.0)
 
 
 @pytest_asyncio.fixture
@@ -38,45 +43,45 @@ async def endless():
 
 async def test_a_task_belongs_to_the_handler_that_starts_it_and_to_nobody_else(loop, one):
     mine = asyncio.ensure_future(asyncio.sleep(0))
-    current_held.set(one)
+    current_inflight.set(one)
     theirs = [asyncio.ensure_future(asyncio.sleep(0)), asyncio.ensure_future(endless())]
     assert one.children == set(theirs)
     await mine
     await theirs[0]
     await until(lambda: one.children == {theirs[1]})
-    Strays().collect(one)
+    LeftoverTasks().collect(one)
     await until(theirs[1].done)
 
 
 async def test_what_is_left_is_cancelled_and_named_once(loop, one):
-    current_held.set(one)
-    left, strays = [asyncio.ensure_future(endless()) for _ in range(3)], Strays()
+    current_inflight.set(one)
+    left, leftover_tasks = [asyncio.ensure_future(endless()) for _ in range(3)], LeftoverTasks()
     with structlog.testing.capture_logs() as entries:
-        strays.collect(one)
+        leftover_tasks.collect(one)
     assert [(e["event"], e["count"]) for e in entries] == [("tasks_left_behind", 3)]
-    assert len(strays) == 3
-    await strays.close()
+    assert len(leftover_tasks) == 3
+    await leftover_tasks.close()
     assert all(task.cancelled() for task in left)
-    assert len(strays) == 0
+    assert len(leftover_tasks) == 0
 
 
 async def test_a_task_that_begins_after_the_handlers_end_never_runs(loop, one):
-    current_held.set(one)
-    strays, ran = Strays(), []
+    current_inflight.set(one)
+    leftover_tasks, ran = LeftoverTasks(), []
 
     async def begins():
         ran.append(True)
 
-    strays.collect(one)
+    leftover_tasks.collect(one)
     late = asyncio.ensure_future(begins())
-    await strays.close()
+    await leftover_tasks.close()
     assert late.cancelled()
     assert ran == []
 
 
 async def test_the_error_of_a_task_left_behind_is_told(loop, one):
-    current_held.set(one)
-    strays = Strays()
+    current_inflight.set(one)
+    leftover_tasks = LeftoverTasks()
 
     async def fails():
         try:
@@ -87,16 +92,16 @@ async def test_the_error_of_a_task_left_behind_is_told(loop, one):
     task = asyncio.ensure_future(fails())
     await asyncio.sleep(0)
     with structlog.testing.capture_logs() as entries:
-        strays.collect(one)
+        leftover_tasks.collect(one)
         await until(task.done)
-        await until(lambda: len(strays) == 0)
+        await until(lambda: len(leftover_tasks) == 0)
     assert [e["event"] for e in entries] == ["tasks_left_behind", "left_behind_task_failed"]
 
 
 async def test_one_that_ignores_its_cancel_is_waited_for_a_bounded_time(loop, one, monkeypatch):
     monkeypatch.setattr(containment, "COLLECT_SECONDS", 0.05)
-    current_held.set(one)
-    strays, go = Strays(), asyncio.Event()
+    current_inflight.set(one)
+    leftover_tasks, go = LeftoverTasks(), asyncio.Event()
 
     async def ignores():
         while not go.is_set():
@@ -105,8 +110,8 @@ async def test_one_that_ignores_its_cancel_is_waited_for_a_bounded_time(loop, on
 
     task = asyncio.ensure_future(ignores())
     await asyncio.sleep(0)
-    strays.collect(one)
-    await strays.close()
+    leftover_tasks.collect(one)
+    await leftover_tasks.close()
     assert not task.done()
     go.set()
     await until(task.done)
@@ -114,7 +119,7 @@ async def test_one_that_ignores_its_cancel_is_waited_for_a_bounded_time(loop, on
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
 async def test_a_child_that_exits_does_not_end_the_loop(loop, one, kind):
-    current_held.set(one)
+    current_inflight.set(one)
 
     async def exits():
         await asyncio.sleep(0)

@@ -15,7 +15,7 @@ from tests.worker import jobs
 
 
 @pytest.fixture
-def reports():
+def outcome_events():
     """The events of a handler that does not end."""
     with structlog.testing.capture_logs() as entries:
         yield lambda: [entry for entry in entries if entry["event"] == "handler_not_ending"]
@@ -31,21 +31,21 @@ def ignores_everything(shared):
 def told(job, running, shared):
     assert shared.events["in"].wait(20)
     operations.cancel(Job.objects.get(pk=job.id))
-    running.wait(lambda: running.held(job).told)
+    running.wait(lambda: running.inflight(job).told)
 
 
 @pytest.mark.spec("S119", "S120")
 def test_a_handler_that_does_not_end_is_reported_with_its_stack_once_a_minute(
-    work, body, shared, reports
+    work, body, shared, outcome_events
 ):
     running = work(cancel_seconds=0.1, heartbeat_seconds=0.3)
     job = jobs.call.enqueue(body(lambda: ignores_everything(shared)))
     told(job, running, shared)
-    running.wait(reports)
-    held = running.held(job)
-    beats = held.told_at
-    running.wait(lambda: held.told_at > beats)  # told again by later beats
-    (report,) = reports()
+    running.wait(outcome_events)
+    inflight = running.inflight(job)
+    beats = inflight.told_at
+    running.wait(lambda: inflight.told_at > beats)  # told again by later beats
+    (report,) = outcome_events()
     assert report["job"] == int(job.id)
     assert "ignores_everything" in report["stack"]
     assert report["told"] == "cancel"
@@ -71,7 +71,7 @@ def test_past_a_limit_the_worker_drains_and_leaves(work, body, shared, monkeypat
     shared.events["go"].set()
 
 
-def test_one_that_cleans_up_in_its_time_is_not_reported(work, body, shared, reports):
+def test_one_that_cleans_up_in_its_time_is_not_reported(work, body, shared, outcome_events):
     running = work(cancel_seconds=10.0, heartbeat_seconds=0.3)
 
     async def handler():
@@ -84,8 +84,8 @@ def test_one_that_cleans_up_in_its_time_is_not_reported(work, body, shared, repo
 
     job = jobs.acall.enqueue(body(handler))
     told(job, running, shared)
-    seen = running.worker.crew.heart.good_at
-    running.wait(lambda: running.worker.crew.heart.good_at > seen + 0.5)
-    assert reports() == []
+    seen = running.worker.components.heartbeat.good_at
+    running.wait(lambda: running.worker.components.heartbeat.good_at > seen + 0.5)
+    assert outcome_events() == []
     shared.events["go"].set()
     assert running.final(job).state == State.CANCELLED

@@ -6,7 +6,7 @@ import structlog
 from jobqueue.worker.outcomes import completer
 from tests.worker import jobs
 from tests.worker.running import Running
-from tests.worker.test_finisher import desk, empty, proxy
+from tests.worker.test_completer import desk, empty, proxy
 
 __all__ = ["desk", "proxy"]
 
@@ -21,11 +21,11 @@ class Mute:
 @pytest.mark.spec("S66", "S154")
 @pytest.mark.parametrize("is_logging_broken", [False, True])
 async def test_one_that_cannot_be_told_silences_no_other(desk, monkeypatch, is_logging_broken):
-    held = await desk.claim(5)
+    inflight = await desk.claim(5)
     written = desk.told.written
 
     def fails_once(own, ending, state):
-        if own is held[1]:
+        if own is inflight[1]:
             raise ZeroDivisionError
         written(own, ending, state)
 
@@ -33,17 +33,17 @@ async def test_one_that_cannot_be_told_silences_no_other(desk, monkeypatch, is_l
     if is_logging_broken:
         monkeypatch.setattr(completer, "log", Mute())
     with structlog.testing.capture_logs() as logs:
-        for own in held:
+        for own in inflight:
             desk.put(own)
         await empty(desk)
-    assert await desk.states(*held) == ["SUCCEEDED"] * 5
+    assert await desk.states(*inflight) == ["SUCCEEDED"] * 5
     assert [job for job, *_ in desk.told.written_] == [
-        own.claim.id for own in held if own is not held[1]
+        own.claim.id for own in inflight if own is not inflight[1]
     ]
     assert not desk.task.done()
-    assert not desk.outages._troubled
+    assert not desk.outage_log._troubled
     failed = [log for log in logs if log["event"] == "outcome_not_told"]
-    assert [log["job"] for log in failed] == ([] if is_logging_broken else [held[1].claim.id])
+    assert [log["job"] for log in failed] == ([] if is_logging_broken else [inflight[1].claim.id])
 
 
 @pytest.mark.spec("S145")

@@ -15,7 +15,7 @@ from jobqueue.states import Reason, State
 from jobqueue.worker.execution.executor import Executor
 from tests.worker import jobs
 from tests.worker.running import active, attempts
-from tests.worker.test_handlers import spin
+from tests.worker.test_invocation import spin
 
 
 @pytest.mark.spec("S64", "S65", "A13")
@@ -125,9 +125,9 @@ def test_what_blocks_the_loop_beyond_its_time_is_told_at_its_first_await(work, b
 def test_what_ends_in_its_first_step_has_succeeded_and_needs_no_timer(work, body, monkeypatch):
     timers, real = [], Executor._set_timer
 
-    def noted(self, held):
-        timers.append(held.claim.id)
-        real(self, held)
+    def noted(self, inflight):
+        timers.append(inflight.claim.id)
+        real(self, inflight)
 
     async def at_once():
         time.sleep(0.3)  # noqa: ASYNC251
@@ -180,7 +180,7 @@ def test_its_time_counts_from_the_start_and_not_from_the_import(
         job = Job.objects.create(
             task=f"{name}.{task}", options={"timeout": timeout}, max_attempts=1
         )
-        running.on_loop(running.worker.crew.claimer.wake)
+        running.on_loop(running.worker.components.claimer.wake)
         return job
 
     assert running.final(enqueue("soon")).result == "in time"

@@ -19,7 +19,7 @@ from jobqueue.store.claims import Backend
 from jobqueue.store.connections import Session
 from jobqueue.worker.claiming import scan_cursor
 from jobqueue.worker.claiming.claim_round import new_tokens
-from jobqueue.worker.claiming.queue_selector import Turns
+from jobqueue.worker.claiming.queue_selector import QueueSelector
 from jobqueue.worker.inflight import Fate
 from tests.children import wait_until
 from tests.rows import add_job, ago, history, one
@@ -71,7 +71,9 @@ def sent(monkeypatch):
         return noted
 
     monkeypatch.setattr(claims, "claim", noting(claims.claim))
-    monkeypatch.setattr(finish_and_claim, "exchange", noting(finish_and_claim.exchange))
+    monkeypatch.setattr(
+        finish_and_claim, "finish_and_claim", noting(finish_and_claim.finish_and_claim)
+    )
     return seen
 
 
@@ -89,20 +91,20 @@ async def add(connection, count, queue="default", **columns):
 def quick(intake, seconds=0.0):
     """Handlers that succeed in their first step; with seconds, some that take up to so long. The
     finisher comes late, so that what they leave is written by the rounds."""
-    loop, sleep = asyncio.get_running_loop(), intake.finisher._sleep
+    loop, sleep = asyncio.get_running_loop(), intake.completer._sleep
 
     async def late():
         await sleep()
         await asyncio.sleep(0.005)
 
-    def start(held):
-        intake.handlers.started.append(held)
+    def start(inflight):
+        intake.handlers.started.append(inflight)
         if seconds and random.random() < 0.05:
-            loop.call_later(random.uniform(0, seconds), intake.put, held)
+            loop.call_later(random.uniform(0, seconds), intake.put, inflight)
         else:
-            intake.put(held)
+            intake.put(inflight)
 
-    intake.handlers.start, intake.finisher._sleep = start, late
+    intake.handlers.start, intake.completer._sleep = start, late
 
 
 def completed(intake):
@@ -125,7 +127,7 @@ async def start(intake):
     """With both connected, so that neither is ahead."""
     for session in intake.sessions:
         await session.open(5)
-    intake.finisher.on_ready = intake.claimer.wake
+    intake.completer.on_ready = intake.claimer.wake
     intake.run()
 
 
@@ -148,9 +150,9 @@ async def test_through_any_weather_each_job_ends_once_and_no_slot_is_given_twice
     jobs = await add(connection, COUNT)
     intake = make(SIX, queues=["default"])
     quick(intake, 0.05)
-    for service in (intake.claimer.patience, intake.claimer.patience_of_second):
+    for service in (intake.claimer.error_policy, intake.claimer.patience_of_second):
         service._backoff.most = 0.05
-    intake.finisher.patience._backoff.most = 0.05
+    intake.completer.error_policy._backoff.most = 0.05
 
     async def weather():
         while True:
@@ -189,7 +191,7 @@ async def two_in_flight(make, connection, monkeypatch, then):
     intake = make(SIX, queues=["default"])
     await start(intake)
     await until(lambda: len(intake.started()) == SLOTS)
-    real, there = finish_and_claim.exchange, []
+    real, there = finish_and_claim.finish_and_claim, []
 
     async def both(*args):
         there.append(args)
@@ -199,10 +201,10 @@ async def two_in_flight(make, connection, monkeypatch, then):
         then(intake)
         return answer
 
-    monkeypatch.setattr(finish_and_claim, "exchange", both)
+    monkeypatch.setattr(finish_and_claim, "finish_and_claim", both)
     await end(intake.tasks[1])  # only the claimer may write
-    for held in intake.registry:
-        intake.put(held)
+    for inflight in intake.registry:
+        intake.put(inflight)
     intake.registry.freed.set()
     intake.claimer._help.set()  # both look at once
     return intake, jobs
@@ -217,7 +219,7 @@ async def test_at_a_stop_in_the_middle_of_both_outcomes_stand_and_claims_go_back
     )
     await asyncio.wait_for(intake.tasks[0], 10)
     assert no_task_is_left()
-    intake.tasks[1] = asyncio.ensure_future(intake.finisher.run())
+    intake.tasks[1] = asyncio.ensure_future(intake.completer.run())
     await until(lambda: not len(intake.registry))
     assert await states(connection, jobs) == ["SUCCEEDED"] * 6 + ["READY"] * 14
     counts = intake.registry.counts
@@ -241,8 +243,8 @@ async def test_cut_off_by_the_deadline_both_leave_nothing_behind(
     assert len(intake.claimer._doubts) == 2
     proxy.heal()
     await intake.claimer.settle()
-    intake.tasks[1] = asyncio.ensure_future(intake.finisher.run())
-    intake.finisher.close()
+    intake.tasks[1] = asyncio.ensure_future(intake.completer.run())
+    intake.completer.close()
     await asyncio.wait_for(intake.tasks[1], 10)
     assert await states(connection, jobs) == ["SUCCEEDED"] * 6 + ["READY"] * 14
     counts = intake.registry.counts
@@ -271,11 +273,11 @@ async def test_room_that_a_lost_round_may_need_is_not_given_away_by_another_in_f
         seen.append((len(args[3]), shared.free))
         return [], []
 
-    monkeypatch.setattr(finish_and_claim, "exchange", looking)
+    monkeypatch.setattr(finish_and_claim, "finish_and_claim", looking)
     backend = Backend(1, None, direct=True)
-    shared.doubts.add(backend, new_tokens(2), until=1e9)
-    for held in list(intake.registry)[:3]:
-        intake.put(held)
+    shared.lost_claims.add(backend, new_tokens(2), until=1e9)
+    for inflight in list(intake.registry)[:3]:
+        intake.put(inflight)
     assert shared.free == -2
     await intake.claimer.second.claim("default")
     assert seen == [(1, -2)]
@@ -290,11 +292,11 @@ async def test_two_plentiful_queues_are_served_by_their_weights(make, connection
     for queue in ("default", "mail"):
         await add(connection, 600, queue)
     intake = make(SIX)
-    intake.claimer.turns = Turns({"default": 1, "mail": 3})
+    intake.claimer.selector = QueueSelector({"default": 1, "mail": 3})
     quick(intake)
     await start(intake)
     await until(lambda: len(intake.handlers.started) >= 400, every=0.001)
-    served = Counter(held.claim.queue for held in intake.handlers.started[:400])
+    served = Counter(inflight.claim.queue for inflight in intake.handlers.started[:400])
     assert 2.4 < served["mail"] / served["default"] < 3.6
     asked = Counter((one_sent.second, one_sent.queue) for one_sent in sent)
     assert len(asked) == 4
@@ -307,7 +309,7 @@ async def test_the_second_one_never_asks_a_queue_that_may_be_empty(make, connect
     await start(intake)
 
     def heated():
-        intake.claimer.turns.heat("mail")
+        intake.claimer.selector.heat("mail")
         return any(one_sent.second for one_sent in sent) and completed(intake) == 600
 
     await until(heated)
@@ -371,13 +373,13 @@ async def working(make, connection, sent):
     await start(intake)
     await both_work(intake, sent)
     del intake.handlers.start
-    await until(lambda: intake.registry.free == 0 and not len(intake.finisher))
+    await until(lambda: intake.registry.free == 0 and not len(intake.completer))
     return intake
 
 
 def finish(intake):
-    for held in intake.registry:
-        intake.put(held)
+    for inflight in intake.registry:
+        intake.put(inflight)
     intake.registry.freed.set()
     intake.claimer._help.set()
 
@@ -407,7 +409,7 @@ async def test_no_busy_loop_while_the_queue_is_paused(make, connection, sent):
 @pytest.mark.spec("S46")
 async def test_no_busy_loop_while_the_receivers_are_behind(make, connection, sent, monkeypatch):
     intake = await working(make, connection, sent)
-    monkeypatch.setattr(intake.handlers.receivers, "is_behind", True)
+    monkeypatch.setattr(intake.handlers.task_signals, "is_behind", True)
     finish(intake)
     await until(lambda: intake.registry.free == SLOTS)
     await _no_busy_loop(sent)
@@ -428,9 +430,9 @@ async def test_no_statement_is_sent_that_could_take_nothing(make, connection, co
     finisher is writing."""
     intake = await working(make, connection, sent)
     async with locked(connect, "state = 'RUNNING'"):
-        for held in intake.registry:
-            intake.put(held)
-        await until(lambda: all(w.busy > 0.1 for w in intake.finisher.outbox))
+        for inflight in intake.registry:
+            intake.put(inflight)
+        await until(lambda: all(w.busy > 0.1 for w in intake.completer.pending))
         intake.registry.freed.set()
         intake.claimer._help.set()
         await _no_busy_loop(sent)
@@ -442,9 +444,9 @@ async def test_no_statement_is_sent_that_could_take_nothing(make, connection, co
 
 def finish_rest(intake):
     quick(intake)
-    for held in intake.registry:
-        if not held.ended:
-            intake.put(held)
+    for inflight in intake.registry:
+        if not inflight.ended:
+            intake.put(inflight)
 
 
 @pytest.mark.spec("S44", "S46")
@@ -456,7 +458,7 @@ async def test_the_first_one_goes_on_when_only_the_second_has_found_plenty(
     async with locked(connect, "state = 'READY'"):
         finish(intake)
         await until(lambda: intake.registry.free == SLOTS)
-        await until(lambda: not intake.claimer._plenty and not intake.claimer.turns._hot)
+        await until(lambda: not intake.claimer._plenty and not intake.claimer.selector._hot)
     started = len(intake.started())
 
     def has_filled_all():
@@ -467,7 +469,7 @@ async def test_the_first_one_goes_on_when_only_the_second_has_found_plenty(
 
     await until(has_filled_all)
     for count in range(SLOTS, SLOTS + 3):  # one slot at a time: too little for the second one
-        intake.put(next(held for held in intake.registry if not held.ended))
+        intake.put(next(inflight for inflight in intake.registry if not inflight.ended))
         await until(lambda count=count: len(intake.started()) > started + count)
 
 
@@ -530,12 +532,12 @@ async def test_a_look_that_could_take_nothing_is_made_again(make, connection, co
     async with locked(connect, "state = 'RUNNING'"):
         urgent = await add_job(connection, priority=1)
         intake.claimer.wake("default", 1)
-        for held in intake.registry:
-            intake.put(held)
+        for inflight in intake.registry:
+            intake.put(inflight)
         intake.registry.freed.set()
-        await until(lambda: all(waiting.lent for waiting in intake.finisher.outbox))
-        await until(lambda: not any(waiting.under_way for waiting in intake.finisher.outbox))
-    intake.tasks[1] = asyncio.ensure_future(intake.finisher.run())
+        await until(lambda: all(waiting.lent for waiting in intake.completer.pending))
+        await until(lambda: not any(waiting.under_way for waiting in intake.completer.pending))
+    intake.tasks[1] = asyncio.ensure_future(intake.completer.run())
     await until(lambda: len(intake.started()) > SLOTS)
     assert intake.started()[SLOTS] == urgent
 
@@ -633,10 +635,10 @@ async def test_an_outage_is_told_once_also_when_the_second_one_was_in_trouble_be
         proxy.cut()
         await add(connection, 10)
         intake.claimer.wake("default", 0)
-        await until(lambda: intake.outages._troubled)
+        await until(lambda: intake.outage_log._troubled)
         proxy.heal()
         await until(lambda: completed(intake) == done + 10)
-        await until(lambda: not intake.outages._troubled)
+        await until(lambda: not intake.outage_log._troubled)
     told = [log["event"] for log in logs if log["event"].startswith("database_")]
     assert told == ["database_call_failed", "database_unreachable", "database_back"]
 
@@ -645,7 +647,7 @@ async def test_an_outage_is_told_once_also_when_the_second_one_was_in_trouble_be
 async def test_the_fifth_bug_in_a_row_on_the_second_ends_the_service(make, connection, monkeypatch):
     """However often it had nothing to do in between."""
     monkeypatch.setattr(random, "uniform", lambda low, high: low / 100)
-    real, bugs = finish_and_claim.exchange, []
+    real, bugs = finish_and_claim.finish_and_claim, []
 
     async def broken(own, *args):
         if own.info.get_parameters()["application_name"] == SECOND:
@@ -653,7 +655,7 @@ async def test_the_fifth_bug_in_a_row_on_the_second_ends_the_service(make, conne
             raise ZeroDivisionError
         return await real(own, *args)
 
-    monkeypatch.setattr(finish_and_claim, "exchange", broken)
+    monkeypatch.setattr(finish_and_claim, "finish_and_claim", broken)
     monkeypatch.setattr(claims, "claim", _unless_second(claims.claim, broken))
     await add(connection, 3000)
     intake = make(SIX, queues=["default"])
@@ -682,7 +684,7 @@ async def test_a_lost_round_of_the_second_is_looked_for_although_the_first_is_id
     intake = await working(make, connection, sent)
     await connection.execute("DELETE FROM jobqueue_job WHERE state = 'READY'")
     finish(intake)
-    await until(lambda: intake.registry.free == SLOTS and not intake.claimer.turns._hot)
+    await until(lambda: intake.registry.free == SLOTS and not intake.claimer.selector._hot)
     await until(lambda: not intake.claimer._plenty and intake.claimer._wake._waiters)
     job, claim, lost = await add_job(connection), claims.claim, []
 
@@ -700,26 +702,26 @@ async def test_a_lost_round_of_the_second_is_looked_for_although_the_first_is_id
     intake.claimer._plenty.add("default")
     intake.claimer._help.set()
     await until(lambda: (job, None, "READY") in intake.told.written_)
-    assert [held.claim.id for held in intake.handlers.returned] == [job]
+    assert [inflight.claim.id for inflight in intake.handlers.returned] == [job]
 
 
 async def test_one_that_is_lost_while_others_are_asked_for_is_asked_for_at_once(
     make, connection, monkeypatch
 ):
     intake = make(SIX, queues=["default"])
-    doubts, found = intake.claimer._doubts, claims.found
+    lost_claims, found = intake.claimer._doubts, claims.found
     worker = intake.claimer.intake.worker
 
     async def one_more(*args):
-        if len(doubts) == 1:
-            doubts.add(None, new_tokens(1), until=0.0)
+        if len(lost_claims) == 1:
+            lost_claims.add(None, new_tokens(1), until=0.0)
         return await found(*args)
 
     monkeypatch.setattr(claims, "found", one_more)
-    doubts.add(None, new_tokens(1), until=0.0)
-    await doubts.resolve(5.0, lambda row: None)
-    assert len(doubts) == 1
-    assert doubts.are_due(asyncio.get_running_loop().time())
+    lost_claims.add(None, new_tokens(1), until=0.0)
+    await lost_claims.resolve(5.0, lambda row: None)
+    assert len(lost_claims) == 1
+    assert lost_claims.are_due(asyncio.get_running_loop().time())
     assert await one(connection, "SELECT count(*) FROM jobqueue_job WHERE worker = %s", worker) == 0
 
 
@@ -729,10 +731,10 @@ def test_a_whole_worker_uses_both_and_closes_both(work):
     made = Job.objects.bulk_create(
         [Job(task="tests.worker.jobs.aadd", args=[number, 1]) for number in range(1000)]
     )
-    running.on_loop(running.worker.crew.claimer.wake)
+    running.on_loop(running.worker.components.claimer.wake)
     running.quiet()
     assert Job.objects.filter(state="SUCCEEDED").count() == len(made)
-    assert running.worker.crew.sessions[1].born == 1
+    assert running.worker.components.sessions[1].born == 1
     assert running.stop() == 0
     assert running.worker.registry.counts[Fate.COMPLETED] == len(made)
     query = "SELECT 1 FROM pg_stat_activity WHERE application_name = %s AND datname = %s"

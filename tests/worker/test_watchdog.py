@@ -10,7 +10,7 @@ import time
 import pytest
 import structlog
 
-from jobqueue.worker.inflight import Registry
+from jobqueue.worker.inflight import InFlightJobs
 from jobqueue.worker.process.deadman import DeadMan
 from jobqueue.worker.process.watchdog import BURST_MAX_SECONDS, BURST_SECONDS, Watchdog
 from tests.waiting import until
@@ -19,7 +19,7 @@ from tests.worker.parts import SHORT, hold, settings
 
 @pytest.fixture
 def watchdog(monkeypatch):
-    made = Watchdog(settings(lease_seconds=1.2), Registry(5))
+    made = Watchdog(settings(lease_seconds=1.2), InFlightJobs(5))
     made.left = []
     monkeypatch.setattr(made, "leave", made.left.append)
     return made
@@ -73,8 +73,8 @@ async def test_signals_from_before_the_loop_reach_it(watchdog):
 @pytest.mark.spec("S106", "S147")
 async def test_a_blocked_loop_is_told_with_its_culprit_and_its_return(watchdog):
     blocks = []
-    watchdog.on_block = lambda held, stack, seconds: blocks.append((held.claim.id, stack))
-    held = hold(watchdog.registry, trusted_from=time.monotonic() + 60, id=8)
+    watchdog.on_block = lambda inflight, stack, seconds: blocks.append((inflight.claim.id, stack))
+    inflight = hold(watchdog.registry, trusted_from=time.monotonic() + 60, id=8)
     lag = watchdog.lag_seconds
 
     async def blocking():
@@ -82,8 +82,8 @@ async def test_a_blocked_loop_is_told_with_its_culprit_and_its_return(watchdog):
 
     with structlog.testing.capture_logs() as logs, watchdog.running(signals=False):
         watchdog.watch(asyncio.get_running_loop())
-        held.task = asyncio.create_task(blocking())
-        await held.task
+        inflight.task = asyncio.create_task(blocking())
+        await inflight.task
         await until(lambda: blocks)
     told = next(log for log in logs if log["event"] == "event_loop_blocked")
     assert told["job"] == 8
@@ -94,7 +94,7 @@ async def test_a_blocked_loop_is_told_with_its_culprit_and_its_return(watchdog):
 
 @pytest.mark.spec("S106")
 async def test_a_block_in_a_handlers_own_task_is_that_handlers(watchdog):
-    held = hold(watchdog.registry, trusted_from=time.monotonic() + 60, id=9)
+    inflight = hold(watchdog.registry, trusted_from=time.monotonic() + 60, id=9)
     found = []
 
     async def child():
@@ -106,9 +106,9 @@ async def test_a_block_in_a_handlers_own_task_is_that_handlers(watchdog):
         thread.start()
         thread.join()
 
-    held.children = {asyncio.create_task(child())}
-    await asyncio.wait(held.children)
-    assert found == [held]
+    inflight.children = {asyncio.create_task(child())}
+    await asyncio.wait(inflight.children)
+    assert found == [inflight]
 
 
 @pytest.mark.spec("S104", "S106")
@@ -154,7 +154,7 @@ def test_signals_are_put_back_as_they_were():
     before = [signal.getsignal(number) for number in heard]
     wakeup = signal.set_wakeup_fd(-1)
     signal.set_wakeup_fd(wakeup)
-    with Watchdog(SHORT, Registry(1)).running(signals=True):
+    with Watchdog(SHORT, InFlightJobs(1)).running(signals=True):
         assert [signal.getsignal(number) for number in heard] != before
     assert [signal.getsignal(number) for number in heard] == before
     assert signal.set_wakeup_fd(-1) == wakeup
@@ -163,7 +163,7 @@ def test_signals_are_put_back_as_they_were():
 
 @pytest.mark.spec("S129", "S133")
 async def test_a_signal_is_heard_by_the_thread_and_told_on_the_loop():
-    watchdog, heard = Watchdog(SHORT, Registry(1)), []
+    watchdog, heard = Watchdog(SHORT, InFlightJobs(1)), []
     watchdog.on_signal = lambda number: heard.append((number, threading.current_thread().name))
     with watchdog.running(signals=True):
         watchdog.watch(asyncio.get_running_loop())

@@ -18,11 +18,11 @@ from jobqueue.store import claims, finish_and_claim
 from jobqueue.store.claims import Backend, Claim
 from jobqueue.store.connections import Session
 from jobqueue.store.error_classes import concerns_data
-from jobqueue.worker.claiming.lost_claims import Doubts
-from jobqueue.worker.claiming.scan_cursor import Marks
+from jobqueue.worker.claiming.lost_claims import LostClaims
+from jobqueue.worker.claiming.scan_cursor import ScanCursor
 from jobqueue.worker.execution.executor import Executor
-from jobqueue.worker.inflight import Registry
-from jobqueue.worker.outcomes.completer import Finisher
+from jobqueue.worker.inflight import InFlightJobs
+from jobqueue.worker.outcomes.completer import Completer
 from jobqueue.worker.outcomes.pending import Waiting
 
 CALL_SECONDS = 5.0
@@ -35,39 +35,39 @@ class Intake:
 
     worker: UUID
     settings: Settings
-    registry: Registry
+    registry: InFlightJobs
     executor: Executor
-    doubts: Doubts
-    marks: Marks
+    lost_claims: LostClaims
+    cursor: ScanCursor
     stopped: asyncio.Event
     share: int  # how many successes one round writes at most
     under_way: int = 0  # free slots that rounds have asked to fill
 
     @property
-    def outcomes(self) -> Finisher:
-        return self.executor.finisher
+    def outcomes(self) -> Completer:
+        return self.executor.completer
 
     @property
     def free(self) -> int:
         """How many slots nobody holds, nor may turn out to hold."""
-        return self.registry.free - self.doubts.slots - self.under_way
+        return self.registry.free - self.lost_claims.slots - self.under_way
 
     @property
     def room(self) -> int:
         """How many jobs a round can ask for."""
-        if self.executor.receivers.is_behind:
+        if self.executor.task_signals.is_behind:
             return 0
-        return self.free + len(self.outcomes.outbox.lendable(self.share))
+        return self.free + len(self.outcomes.pending.lendable(self.share))
 
     def take(self, rows: Sequence[Claim], sent: float, *, start: bool) -> None:
         """All are registered before the first handler makes its first step."""
-        for held in [self.registry.add(row, sent) for row in rows]:
-            row = held.claim
+        for inflight in [self.registry.add(row, sent) for row in rows]:
+            row = inflight.claim
             log.debug("job_claimed", job=row.id, task=row.task, queue=row.queue)
             if start:
-                self.executor.start(held)
+                self.executor.start(inflight)
             else:
-                self.executor.give_back(held)
+                self.executor.give_back(inflight)
 
 
 class Rounds:
@@ -89,14 +89,14 @@ class Rounds:
         await self.session.open(CALL_SECONDS)
         if intake.stopped.is_set() or intake.room <= 0:
             return None
-        ended = intake.outcomes.outbox.lend(intake.share)
+        ended = intake.outcomes.pending.lend(intake.share)
         try:
             rows, asked, sent = await self._exchange(queue, ended)
         except BaseException as error:
             intake.outcomes.not_heard(ended)
             if not ended or not isinstance(error, Exception) or not concerns_data(error):
                 raise
-            intake.marks.look(queue)
+            intake.cursor.look(queue)
             return None  # it may be one of the outcomes: the next round goes without them
         lease, margin = intake.settings.lease_seconds, intake.settings.lease_margin_seconds
         late = _now() - sent > lease - margin
@@ -113,26 +113,28 @@ class Rounds:
         asked, lease = intake.free + len(ended), intake.settings.lease_seconds
         # Not less than none, where doubts take room: what has ended may prove to be locked.
         fresh = max(asked - len(ended), 0)
-        tokens, begun = new_tokens(asked), intake.marks.begin(queue, sent)
+        tokens, begun = new_tokens(asked), intake.cursor.begin(queue, sent)
         call, claim = self.session.call, (queue, intake.worker, tokens, lease, begun.after)
         intake.under_way += fresh
         try:
             if ended:
                 endings = [waiting.ending for waiting in ended]
-                answers, rows = await call(finish_and_claim.exchange, CALL_SECONDS, *claim, endings)
+                answers, rows = await call(
+                    finish_and_claim.finish_and_claim, CALL_SECONDS, *claim, endings
+                )
                 intake.outcomes.heard(ended, answers)
                 asked -= len(ended) - len(answers)  # the slots of the others stay taken
             else:
                 rows = await call(claims.claim, CALL_SECONDS, *claim)
         except BaseException:
             if self.session.connection is None:  # cut: nobody knows whether it was done
-                intake.doubts.add(self.backend, tokens, until=sent + lease)
+                intake.lost_claims.add(self.backend, tokens, until=sent + lease)
             raise
         finally:
             intake.under_way -= fresh
-        intake.marks.seen(queue, begun, rows, _now())
+        intake.cursor.seen(queue, begun, rows, _now())
         if asked <= 0:  # it could take nothing, urgent or not
-            intake.marks.look(queue)
+            intake.cursor.look(queue)
         return rows, asked, sent
 
 

@@ -15,14 +15,14 @@ from jobqueue.store import promotion
 from jobqueue.store.claims import Claim
 from jobqueue.store.connections import Session
 from jobqueue.worker.claiming.claim_round import CALL_SECONDS, Intake, Rounds
-from jobqueue.worker.claiming.lost_claims import Doubts
-from jobqueue.worker.claiming.promotion_timer import Dues
-from jobqueue.worker.claiming.queue_selector import Turns
-from jobqueue.worker.claiming.scan_cursor import Marks
+from jobqueue.worker.claiming.lost_claims import LostClaims
+from jobqueue.worker.claiming.promotion_timer import PromotionTimer
+from jobqueue.worker.claiming.queue_selector import QueueSelector
+from jobqueue.worker.claiming.scan_cursor import ScanCursor
 from jobqueue.worker.execution.executor import Executor
-from jobqueue.worker.inflight import Registry
-from jobqueue.worker.outages import Patience
-from jobqueue.worker.outcomes.completer import Finisher
+from jobqueue.worker.inflight import InFlightJobs
+from jobqueue.worker.outages import ErrorPolicy
+from jobqueue.worker.outcomes.completer import Completer
 
 PROMOTE_LIMIT = 500
 # After a round that found less than it asked for: a burst of wakes costs one more round.
@@ -54,20 +54,24 @@ class Claimer:
         worker: UUID,
         queues: Mapping[str, int],
         settings: Settings,
-        registry: Registry,
+        registry: InFlightJobs,
         executor: Executor,
-        patience: tuple[Patience, Patience],
+        error_policy: tuple[ErrorPolicy, ErrorPolicy],
     ) -> None:
         self.session, self.settings = sessions[0], settings
         self.registry = registry
-        self.patience, self.patience_of_second = patience
-        self.outcomes: Finisher = executor.finisher
+        self.error_policy, self.patience_of_second = error_policy
+        self.outcomes: Completer = executor.completer
         self.is_told: Callable[[], bool] = lambda: True  # whether notifications arrive
         self.tell_ready: Callable[[str], None] = lambda queue: None  # other workers
         self.is_overdue: Callable[[], bool] = lambda: True  # whether scheduled jobs are due
-        self.turns, self.marks, self.dues = Turns(queues), Marks(), Dues()
+        self.selector, self.cursor, self.promotion_timer = (
+            QueueSelector(queues),
+            ScanCursor(),
+            PromotionTimer(),
+        )
         self._wake, self._help, self._stopped = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._doubts = Doubts(self.session, worker)
+        self._doubts = LostClaims(self.session, worker)
         self._polled_at, self._jitter = float("-inf"), 1.0
         self._woken_at = float("-inf")
         self._plenty: set[str] = set()  # queues whose last round found all it asked for
@@ -76,8 +80,8 @@ class Claimer:
             settings=settings,
             registry=registry,
             executor=executor,
-            doubts=self._doubts,
-            marks=self.marks,
+            lost_claims=self._doubts,
+            cursor=self.cursor,
             stopped=self._stopped,
             share=share_of(settings.concurrency),
         )
@@ -85,8 +89,8 @@ class Claimer:
 
     def wake(self, queue: str | None = None, priority: int | None = None) -> None:
         """Jobs of this queue (None: of any) may be ready; a priority says that they are new."""
-        if self.turns.heat(queue):
-            self.marks.look(queue, priority)
+        if self.selector.heat(queue):
+            self.cursor.look(queue, priority)
             self._woken_at = _now()
             self._wake.set()
 
@@ -97,7 +101,7 @@ class Claimer:
 
     def promote_in(self, seconds: float) -> None:
         """A job that was put off here falls due then; the leader may not know."""
-        if self.dues.add(seconds, _now()):
+        if self.promotion_timer.add(seconds, _now()):
             self._wake.set()
             self.registry.freed.set()
 
@@ -110,30 +114,30 @@ class Claimer:
 
     async def run(self) -> None:
         """The service: rounds while there is work and room, waiting for either otherwise."""
-        self.turns.heat(None)
+        self.selector.heat(None)
         try:
             async with asyncio.TaskGroup() as connections:
-                connections.create_task(self._serve(self._step, self.patience), name="claim")
+                connections.create_task(self._serve(self._step, self.error_policy), name="claim")
                 if self.intake.share < self.registry.concurrency:
                     second = self._serve(self._help_out, self.patience_of_second)
                     connections.create_task(second, name="claim 2")
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
-    async def _serve(self, step: Callable[[], Awaitable[bool]], patience: Patience) -> None:
+    async def _serve(self, step: Callable[[], Awaitable[bool]], error_policy: ErrorPolicy) -> None:
         while not self._stopped.is_set():
             try:
                 is_well = await step()
             except Exception as error:
-                delay = patience.failed(error)
-                self.turns.heat(None)
-                self.marks.look(None)  # the round may have been the look for something urgent
+                delay = error_policy.failed(error)
+                self.selector.heat(None)
+                self.cursor.look(None)  # the round may have been the look for something urgent
                 self._wake.set()  # the other connection, if it is idle
                 # A wake does not cut this short: it would ask a dead server again and again.
                 await self._wait(self._stopped, delay)
             else:
                 if is_well:
-                    patience.succeeded()
+                    error_policy.succeeded()
 
     async def settle(self) -> None:
         """At the stop, once the service has ended: the last lost rounds are looked for."""
@@ -146,17 +150,17 @@ class Claimer:
         room = self.intake.room
         if room <= 0:
             self.registry.freed.clear()
-            if self.dues.take(_now()):
+            if self.promotion_timer.take(_now()):
                 await self._promote(tell=True)
             await self._wait(self.registry.freed, min(BOUND_SECONDS, self._due_in()))
             return True
         # Soon there is more: one large round instead of two.
-        if room < self.outcomes.outbox.under_way:
+        if room < self.outcomes.pending.under_way:
             self.registry.freed.clear()
             await self._wait(self.registry.freed, MERGE_SECONDS)
         self._wake.clear()  # before the statement is sent: a wake during the round survives it
         await self._poll()
-        queue = self.turns.next()
+        queue = self.selector.next()
         if queue is None:
             await self._wait(self._wake, self._idle_seconds())
         else:
@@ -175,7 +179,7 @@ class Claimer:
         elif found is False:
             self._plenty.discard(queue)
             return False
-        self.turns.heat(queue)
+        self.selector.heat(queue)
         return True
 
     async def _help_out(self) -> bool:
@@ -183,13 +187,13 @@ class Claimer:
         whether it has shown that the connection works."""
         queue = None
         if not self._doubts and self.intake.room > self.intake.share // 2:
-            queue = self.turns.among(self._plenty)
+            queue = self.selector.among(self._plenty)
         if queue is None:
             self._help.clear()
             await self._wait(self._help)
             return False
         if not await self._claim(self.second, queue):
-            self.turns.heat(queue)  # whether it is really empty is seen on the first one
+            self.selector.heat(queue)  # whether it is really empty is seen on the first one
         self._wake.set()  # which may be idle, since its own round fell short
         return True
 
@@ -197,12 +201,12 @@ class Claimer:
         """The queue is empty, as far as this round could see."""
         await self._wait(self._stopped, PAUSE_SECONDS * random.uniform(0.9, 1.1))  # noqa: S311
         if sent < self._woken_at + THIN_SECONDS:  # a later job may have spared its own wake
-            self.turns.heat(queue)
-        elif (rest := self.marks.rest(queue, sent)) > 0:  # something may stand before the mark
+            self.selector.heat(queue)
+        elif (rest := self.cursor.rest(queue, sent)) > 0:  # something may stand before the mark
             asyncio.get_running_loop().call_later(rest, self._look_again, queue)
 
     def _look_again(self, queue: str) -> None:
-        if self.turns.heat(queue):
+        if self.selector.heat(queue):
             self._wake.set()
 
     async def _wait(self, event: asyncio.Event, seconds: float | None = None) -> None:
@@ -220,7 +224,7 @@ class Claimer:
         return self._polled_at + every * self._jitter - _now()
 
     def _due_in(self) -> float:
-        return max(self.dues.next - _now(), 0.0)
+        return max(self.promotion_timer.next - _now(), 0.0)
 
     def _idle_seconds(self) -> float:
         seconds = max(min(self._poll_in(), self._due_in()), 0.0)
@@ -229,31 +233,31 @@ class Claimer:
     async def _poll(self) -> None:
         """When it is time, look everywhere: also under steady wakes, so that no due job waits for
         a leader. Each wait is jittered anew, or an idle fleet asks in phase."""
-        if self.dues.take(_now()):
+        if self.promotion_timer.take(_now()):
             await self._promote()
         if self._poll_in() > 0:
             return
         if self.is_overdue():
             await self._promote()
         self._polled_at, self._jitter = _now(), random.uniform(0.8, 1.2)  # noqa: S311
-        self.turns.heat(None)
-        self.marks.look(None)
+        self.selector.heat(None)
+        self.cursor.look(None)
 
     async def _promote(self, *, tell: bool = False) -> None:
         """Due jobs become READY. Other workers are told where there is no room for them here."""
         queues = await self.session.call(promotion.promote, CALL_SECONDS, PROMOTE_LIMIT)
         if len(queues) == PROMOTE_LIMIT:
-            self.dues.add(0.0, _now())
+            self.promotion_timer.add(0.0, _now())
         for queue in set(queues):
-            is_served = self.turns.heat(queue)
-            self.marks.look(queue)
+            is_served = self.selector.heat(queue)
+            self.cursor.look(queue)
             if tell or not is_served:
                 self.tell_ready(queue)
 
     async def _recover(self, seconds: float) -> None:
         """Hand back, unstarted and uncounted, what the lost rounds brought."""
         await self._doubts.resolve(seconds, self._take_back)
-        self.marks.look(None)  # what the lost rounds had locked is to be had again
+        self.cursor.look(None)  # what the lost rounds had locked is to be had again
 
     def _take_back(self, row: Claim) -> None:
         log.warning("claim_recovered", job=row.id, task=row.task)

@@ -31,7 +31,7 @@ class Doubt:
         return self.backend is not None and self.backend.direct
 
 
-class Doubts:
+class LostClaims:
     """Ends the server process behind a lost round, then asks once by its tokens: that is final.
 
     Where the process cannot be ended for certain (a pooler stands between), asking goes on until

@@ -10,7 +10,7 @@ SOON_SECONDS = 5.0
 APART_SECONDS = 0.02
 
 
-class Dues:
+class PromotionTimer:
     """Few numbers, however many jobs there are. Moments are those of the loop's clock, in seconds;
     a job's own one was stamped before its outcome was heard of, so it is never later."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 
-class Turns:
+class QueueSelector:
     """Smooth weighted round robin over the queues that may have ready jobs.
 
     A queue is hot from a wake, a poll or a full round until a claim from it is sent.

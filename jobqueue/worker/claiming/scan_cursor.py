@@ -32,7 +32,7 @@ class Begun(NamedTuple):
     known: Key | None  # the mark at that moment
 
 
-class Marks:
+class ScanCursor:
     """Off while looks from the very start are quick. Else claims begin behind the last key seen,
     and look from the very start at every poll, for whatever is more urgent, and otherwise as often
     as that stays a small share of the time: for jobs that came back, or were committed late."""
@@ -42,8 +42,8 @@ class Marks:
 
     def look(self, queue: str | None, priority: int | None = None) -> None:
         """Something may be ready before the mark; with a priority only if that is higher."""
-        marks = self._marks.values() if queue is None else filter(None, [self._marks.get(queue)])
-        for mark in marks:
+        cursor = self._marks.values() if queue is None else filter(None, [self._marks.get(queue)])
+        for mark in cursor:
             if priority is None or mark.key is None or priority > mark.key.priority:
                 mark.urgent = True
 

@@ -13,13 +13,13 @@ from psycopg.errors import SerializationFailure
 
 from jobqueue.conf import Settings
 from jobqueue.exceptions import JobInterrupted, LeaseLost
-from jobqueue.store.error_classes import is_weather
+from jobqueue.store.error_classes import is_transient
 from jobqueue.store.finish import FINISH, Written, finish_parameters
-from jobqueue.worker.inflight import Held, Stop
+from jobqueue.worker.inflight import InFlight, Stop
 from jobqueue.worker.outcomes import classify
 from jobqueue.worker.outcomes.attempt_options import Ended, How
 from jobqueue.worker.outcomes.classify import BadResult, NoConnection
-from jobqueue.worker.threads.handler_thread import Lane
+from jobqueue.worker.threads.handler_thread import HandlerThread
 
 BUSY_SECONDS = 0.05
 CONFLICT = (
@@ -39,7 +39,7 @@ class Recorder:
     def __init__(self, worker: UUID, settings: Settings) -> None:
         self.worker, self.settings = worker, settings
 
-    def run(self, held: Held, call: Callable[[], Any]) -> Any:
+    def run(self, inflight: InFlight, call: Callable[[], Any]) -> Any:
         """In the lane's thread: the handler and the recording of its success, as one."""
         database = self.settings.database
         try:
@@ -48,56 +48,56 @@ class Recorder:
             raise NoConnection(str(error)) from error
         with transaction.atomic(using=database, durable=True):
             # The first hook of the commit: what is raised behind it is raised by other hooks.
-            transaction.on_commit(lambda: _note_commit(held), using=database)
+            transaction.on_commit(lambda: _note_commit(inflight), using=database)
             value = call()
-            lane: Lane = held.lane
-            lane.shut_interrupts()  # the commit must not be cut: its answer decides
-            self._record(held, value)
+            handler_thread: HandlerThread = inflight.handler_thread
+            handler_thread.shut_interrupts()  # the commit must not be cut: its answer decides
+            self._record(inflight, value)
         return value
 
-    def _record(self, held: Held, value: Any) -> None:
+    def _record(self, inflight: InFlight, value: Any) -> None:
         """Raises LeaseLost when the row is no longer ours: then nothing was written."""
-        ending = classify.returned(held, value, self.settings)
+        ending = classify.returned(inflight, value, self.settings)
         if ending.final:
             raise BadResult(ending)
         connection: Any = connections[self.settings.database]
         if connection.closed_in_transaction:
             raise DatabaseError("the handler has closed the connection of its own transaction")
-        held.recording = ending
-        patience = time.monotonic() + self.settings.lease_seconds
+        inflight.recording = ending
+        error_policy = time.monotonic() + self.settings.lease_seconds
         with connection.cursor() as cursor:
             while True:
                 _execute(cursor, finish_parameters(self.worker, [ending]))
                 written = Written(*cursor.fetchone())
                 if written.state is not None:
-                    held.recorded = written
+                    inflight.recorded = written
                     return
-                if written.refused or time.monotonic() > patience:
+                if written.refused or time.monotonic() > error_policy:
                     raise LeaseLost
-                if held.told in (Stop.SHUTDOWN, Stop.LEASE):
+                if inflight.told in (Stop.SHUTDOWN, Stop.LEASE):
                     raise JobInterrupted  # nothing is lost but time, and there is none left
                 time.sleep(BUSY_SECONDS)  # an operator's session holds the row
 
-    def judge(self, held: Held, error: BaseException | None) -> Ended | None:
+    def judge(self, inflight: InFlight, error: BaseException | None) -> Ended | None:
         """What the recording makes of the handler's end; None when it never came to it, or when
         the error is the handler's own."""
-        if held.recording is None:
+        if inflight.recording is None:
             return None
-        if held.committed or error is None:
+        if inflight.committed or error is None:
             if error is not None:
-                job, task = held.claim.id, held.claim.task
+                job, task = inflight.claim.id, inflight.claim.task
                 log.error("on_commit_hook_failed", job=job, task=task, exc_info=error)
-            return Ended(How.RECORDED, held.recording)
+            return Ended(How.RECORDED, inflight.recording)
         if isinstance(error, LeaseLost):
-            return Ended(How.REFUSED, held.recording)
-        if held.told is not None and classify.unwound(error):
+            return Ended(How.REFUSED, inflight.recording)
+        if inflight.told is not None and classify.unwound(error):
             return None
         if _is_conflict(error):
             return None  # certainly rolled back, and the next time may end so too: it is counted
-        if isinstance(error, OperationalError | InterfaceError) or is_weather(error):
+        if isinstance(error, OperationalError | InterfaceError) or is_transient(error):
             # The commit's answer is unknown. Either it stands, and this is refused and found out,
             # or it does not, and the handler runs again.
-            return Ended(How.PUT, classify.interrupted(held))
+            return Ended(How.PUT, classify.interrupted(inflight))
         return None
 
 
@@ -114,5 +114,5 @@ def _is_conflict(error: BaseException) -> bool:
     return isinstance(error.__cause__, SerializationFailure)
 
 
-def _note_commit(held: Held) -> None:
-    held.committed = True
+def _note_commit(inflight: InFlight) -> None:
+    inflight.committed = True

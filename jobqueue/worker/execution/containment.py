@@ -11,11 +11,11 @@ from typing import Any
 
 import structlog
 
-from jobqueue.worker.inflight import Held
+from jobqueue.worker.inflight import InFlight
 from jobqueue.worker.threads import orm_connections
 
 # The claim whose handler runs here: what it starts on the loop belongs to it.
-current_held: ContextVar[Held | None] = ContextVar("jobqueue_current_held", default=None)
+current_inflight: ContextVar[InFlight | None] = ContextVar("jobqueue_current_held", default=None)
 
 
 class Steps(Coroutine[Any, Any, Any]):
@@ -125,17 +125,17 @@ def adopt_children(
     loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any
 ) -> asyncio.Task[Any]:
     """The loop's task factory: a task that a handler starts is noted as that handler's."""
-    held = current_held.get()
-    if held is None:
+    inflight = current_inflight.get()
+    if inflight is None:
         return asyncio.Task(coroutine, loop=loop, **options)
     task: asyncio.Task[Any] = asyncio.Task(TaskSteps(coroutine), loop=loop, **options)
-    if held.on_stray is not None:  # started by what the handler left behind
-        held.on_stray(task)
+    if inflight.on_stray is not None:  # started by what the handler left behind
+        inflight.on_stray(task)
         return task
-    if held.children is None:
-        held.children = set()
-    held.children.add(task)
-    task.add_done_callback(held.children.discard)
+    if inflight.children is None:
+        inflight.children = set()
+    inflight.children.add(task)
+    task.add_done_callback(inflight.children.discard)
     return task
 
 
@@ -143,7 +143,7 @@ COLLECT_SECONDS = 1.0
 log = structlog.get_logger("jobqueue")
 
 
-class Strays:
+class LeftoverTasks:
     """The owner of what a handler started and did not await."""
 
     def __init__(self) -> None:
@@ -152,15 +152,15 @@ class Strays:
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def collect(self, held: Held) -> None:
+    def collect(self, inflight: InFlight) -> None:
         """The handler has ended: nothing of it may go on, nor begin."""
-        held.on_stray = self._cancel
-        left = [task for task in held.children or () if not task.done()]
-        held.children = None
+        inflight.on_stray = self._cancel
+        left = [task for task in inflight.children or () if not task.done()]
+        inflight.children = None
         for task in left:
             self._cancel(task)
         if left:
-            claim = held.claim
+            claim = inflight.claim
             log.warning("tasks_left_behind", job=claim.id, task=claim.task, count=len(left))
 
     def _cancel(self, task: asyncio.Task[Any]) -> None:
@@ -192,12 +192,12 @@ def watch_forks() -> None:
 
 
 def _log_fork() -> None:
-    held = current_held.get()
-    if held is not None:
+    inflight = current_inflight.get()
+    if inflight is not None:
         log.error(
             "handler_forked",
-            job=held.claim.id,
-            task=held.claim.task,
+            job=inflight.claim.id,
+            task=inflight.claim.task,
             note="the child inherited the worker's sockets; start a program instead",
         )
 
@@ -205,7 +205,7 @@ def _log_fork() -> None:
 def _disinherit() -> None:
     """A signal sent to the child must not reach the worker through the shared wake-up socket, and
     a query of the child must not go out on the handler's session."""
-    if current_held.get() is None:
+    if current_inflight.get() is None:
         return
     signal.set_wakeup_fd(-1)
     for number in HEARD:

@@ -20,21 +20,21 @@ from jobqueue.context import JobContext, current_job
 from jobqueue.store.claims import Claim
 from jobqueue.store.finish import Ending
 from jobqueue.worker.execution.atomic import Recorder
-from jobqueue.worker.execution.containment import Strays, current_held, watch_forks
+from jobqueue.worker.execution.containment import LeftoverTasks, current_inflight, watch_forks
 from jobqueue.worker.execution.invocation import (
     Settle,
-    enter_lanes,
+    enter_handler_threads,
     run_coroutine,
     run_function,
     watch_swallowed,
 )
-from jobqueue.worker.execution.loop_calls import Inbox
-from jobqueue.worker.inflight import Held, Registry, Stop
+from jobqueue.worker.execution.loop_calls import LoopCalls
+from jobqueue.worker.inflight import InFlight, InFlightJobs, Stop
 from jobqueue.worker.outcomes import classify
 from jobqueue.worker.outcomes.attempt_options import Ended, How, Options, options_for
-from jobqueue.worker.outcomes.completer import Finisher
-from jobqueue.worker.outcomes.task_signals import Receivers
-from jobqueue.worker.threads.handler_thread import Lane, Lanes
+from jobqueue.worker.outcomes.completer import Completer
+from jobqueue.worker.outcomes.task_signals import TaskSignals
+from jobqueue.worker.threads.handler_thread import HandlerThread, HandlerThreads
 
 log = structlog.get_logger("jobqueue")
 
@@ -45,107 +45,116 @@ class Executor:
     def __init__(
         self,
         settings: Settings,
-        registry: Registry,
-        lanes: Lanes,
-        finisher: Finisher,
-        receivers: Receivers,
+        registry: InFlightJobs,
+        handler_threads: HandlerThreads,
+        completer: Completer,
+        task_signals: TaskSignals,
         worker: UUID,
     ) -> None:
-        self.settings, self.registry, self.lanes = settings, registry, lanes
-        self.finisher, self.receivers = finisher, receivers
+        self.settings, self.registry, self.handler_threads = settings, registry, handler_threads
+        self.completer, self.task_signals = completer, task_signals
         self.recorder = Recorder(worker, settings)
-        self.strays = Strays()
+        self.leftover_tasks = LeftoverTasks()
         self._usual: dict[str, Options] = {}  # by task: for calls that override nothing
         self._context = copy_context()  # each attempt starts from this, not from another attempt
-        self._context.run(enter_lanes, lanes)
-        self._inbox = Inbox(self._context)
+        self._context.run(enter_handler_threads, handler_threads)
+        self._inbox = LoopCalls(self._context)
         watch_forks()
         watch_swallowed()
 
-    def start(self, held: Held) -> None:
+    def start(self, inflight: InFlight) -> None:
         """Begin the attempt of a claim that has just been registered: its first step is made here
         and now, which for a short handler is all of it."""
         asyncio.Task(
-            self._attempt(held),
+            self._attempt(inflight),
             loop=asyncio.get_running_loop(),
             context=self._context.copy(),
             eager_start=True,
         )
-        held.first_step_made = True
-        if not held.ended:
-            self._set_timer(held)
+        inflight.first_step_made = True
+        if not inflight.ended:
+            self._set_timer(inflight)
 
-    def _limit(self, held: Held, seconds: float | None) -> None:
+    def _limit(self, inflight: InFlight, seconds: float | None) -> None:
         """What runs from now on may take so long. The timer is set when the first step leaves
         something over: for short handlers it would be the dearest part."""
         loop = asyncio.get_running_loop()
-        held.deadline = None if seconds is None else loop.time() + seconds
-        if held.first_step_made:
-            self._set_timer(held)
+        inflight.deadline = None if seconds is None else loop.time() + seconds
+        if inflight.first_step_made:
+            self._set_timer(inflight)
 
-    def _set_timer(self, held: Held) -> None:
-        if held.deadline is not None:
+    def _set_timer(self, inflight: InFlight) -> None:
+        if inflight.deadline is not None:
             loop = asyncio.get_running_loop()
-            held.timer = loop.call_at(held.deadline, self.stop, held, Stop.TIMEOUT)
+            inflight.timer = loop.call_at(inflight.deadline, self.stop, inflight, Stop.TIMEOUT)
 
-    def give_back(self, held: Held) -> None:
+    def give_back(self, inflight: InFlight) -> None:
         """Never started: back to its place in the queue."""
-        self.registry.end(held)
-        self.finisher.put(held, classify.unstarted(held.claim))
+        self.registry.end(inflight)
+        self.completer.put(inflight, classify.unstarted(inflight.claim))
 
-    def stop(self, held: Held, why: Stop) -> None:
+    def stop(self, inflight: InFlight, why: Stop) -> None:
         """Tell one handler to stop. One that cannot be told must not keep others from hearing."""
         now = asyncio.get_running_loop().time()
         try:
-            held.stop(why, now, self.settings.cancel_seconds)
+            inflight.stop(why, now, self.settings.cancel_seconds)
         except Exception:
-            log.exception("handler_not_told", job=held.claim.id, task=held.claim.task, why=why)
+            log.exception(
+                "handler_not_told", job=inflight.claim.id, task=inflight.claim.task, why=why
+            )
 
-    def release_with_hold(self, held: Held, hold: float) -> None:
+    def release_with_hold(self, inflight: InFlight, hold: float) -> None:
         """The handler has not ended and this process is about to: nobody may claim the job for
         `hold` seconds."""
-        held.released = True
-        self.finisher.put(held, classify.interrupted(held, hold))
+        inflight.released = True
+        self.completer.put(inflight, classify.interrupted(inflight, hold))
 
-    async def _attempt(self, held: Held) -> None:
+    async def _attempt(self, inflight: InFlight) -> None:
         """Every attempt ends, also one that fails where no handler is to blame: a claim that
         nobody ends would keep its slot, and its lease, for ever."""
-        held.task = asyncio.current_task()  # the first step is made before `start` could note it
+        inflight.task = (
+            asyncio.current_task()
+        )  # the first step is made before `start` could note it
         try:
-            await self._run(held)
+            await self._run(inflight)
         except (asyncio.CancelledError, GeneratorExit):
             raise  # nobody ends an attempt outside its handler, but the end of the loop
         except BaseException as error:
-            log.exception("attempt_broken", job=held.claim.id, task=held.claim.task)
-            if not held.ended:
-                self._over(held, classify.broken(held, error, self.settings))
+            log.exception("attempt_broken", job=inflight.claim.id, task=inflight.claim.task)
+            if not inflight.ended:
+                self._over(inflight, classify.broken(inflight, error, self.settings))
 
-    async def _run(self, held: Held) -> None:
+    async def _run(self, inflight: InFlight) -> None:
         """From the handler's end to the handing over of its outcome nothing is awaited, so that no
         cancellation can come between."""
-        claim = held.claim
+        claim = inflight.claim
         try:
-            task = tasks.known(claim.task) or await self._import(held)
+            task = tasks.known(claim.task) or await self._import(inflight)
             tasks.check_arguments(task, claim.args, claim.kwargs)
         except tasks.UnknownTask as error:
             log.warning("task_unknown", job=claim.id, task=claim.task, error=str(error))
-            self._over(held, classify.parked(claim, str(error)))
+            self._over(inflight, classify.parked(claim, str(error)))
             return
         except TypeError as error:
-            self._over(held, classify.invalid_arguments(held, error))
+            self._over(inflight, classify.invalid_arguments(inflight, error))
             return
-        if held.told is not None or claim.cancel_requested:  # perhaps during the import
-            self._over(held, classify.unstarted(claim))
+        if inflight.told is not None or claim.cancel_requested:  # perhaps during the import
+            self._over(inflight, classify.unstarted(claim))
             return
         options = self._options(claim, task)
-        settle = partial(self._settle, held, options)
+        settle = partial(self._settle, inflight, options)
         if not tasks.is_coroutine(task.func):
-            self._run_in_lane(held, self._begin(held, task, options), options, settle)
+            self._run_in_lane(inflight, self._begin(inflight, task, options), options, settle)
         elif options.atomic:
-            self._over(held, classify.cannot_be_atomic(held))
+            self._over(inflight, classify.cannot_be_atomic(inflight))
         else:
-            call = self._begin(held, task, options)
-            self._conclude(held, await run_coroutine(held, self.lanes, self.strays, call, settle))
+            call = self._begin(inflight, task, options)
+            self._conclude(
+                inflight,
+                await run_coroutine(
+                    inflight, self.handler_threads, self.leftover_tasks, call, settle
+                ),
+            )
 
     def _options(self, claim: Claim, task: Task[..., Any]) -> Options:
         if claim.options:
@@ -155,28 +164,32 @@ class Executor:
             usual = self._usual[claim.task] = options_for({}, task, self.settings)
         return usual
 
-    async def _import(self, held: Held) -> Task[..., Any]:
+    async def _import(self, inflight: InFlight) -> Task[..., Any]:
         """In a lane: the import of a module may touch the database, or take long."""
-        lane = held.lane = self.lanes.take()
+        handler_thread = inflight.handler_thread = self.handler_threads.take()
         # Nothing can end an import; but it is told of as what does not end.
-        self._limit(held, self.settings.timeout_seconds)
+        self._limit(inflight, self.settings.timeout_seconds)
         found: Task[..., Any]
         try:
-            found = await asyncio.wrap_future(lane.submit(_resolve_in_lane, lane, held.claim.task))
+            found = await asyncio.wrap_future(
+                handler_thread.submit(_resolve_in_lane, handler_thread, inflight.claim.task)
+            )
         finally:
-            if held.timer is not None:
-                held.timer.cancel()
-            held.lane = None
-            self.lanes.give_back(lane)
+            if inflight.timer is not None:
+                inflight.timer.cancel()
+            inflight.handler_thread = None
+            self.handler_threads.give_back(handler_thread)
         return found
 
-    def _begin(self, held: Held, task: Task[..., Any], options: Options) -> Callable[[], Any]:
+    def _begin(
+        self, inflight: InFlight, task: Task[..., Any], options: Options
+    ) -> Callable[[], Any]:
         """Set up the attempt's own context; return the handler as a call without arguments."""
-        claim = held.claim
-        held.started = True
-        self._limit(held, options.timeout)
-        self.receivers.started(held)
-        current_held.set(held)
+        claim = inflight.claim
+        inflight.started = True
+        self._limit(inflight, options.timeout)
+        self.task_signals.started(inflight)
+        current_inflight.set(inflight)
         current_job.set(claim.id)
         bind_contextvars(job=claim.id, task=claim.task, attempt=claim.attempts + 1)
         if claim.traceparent:
@@ -184,36 +197,38 @@ class Executor:
         log.debug("job_started", queue=claim.queue)
         args: tuple[Any, ...] = tuple(claim.args)
         if task.takes_context:
-            args = (self._context_of(held), *args)
+            args = (self._context_of(inflight), *args)
         return partial(task.func, *args, **claim.kwargs)
 
-    def _context_of(self, held: Held) -> JobContext:
-        result, number = self.receivers.result(held), held.claim.attempts + 1
+    def _context_of(self, inflight: InFlight) -> JobContext:
+        result, number = self.task_signals.result(inflight), inflight.claim.attempts + 1
         loop = asyncio.get_running_loop()
-        held.control.on_progress = partial(self._to_loop, loop, self._note_progress, held)
-        return JobContext(task_result=result, control=held.control, number=number)
+        inflight.control.on_progress = partial(self._to_loop, loop, self._note_progress, inflight)
+        return JobContext(task_result=result, control=inflight.control, number=number)
 
-    def _note_progress(self, held: Held) -> None:
-        held.control.noted = False  # before it is read: what comes meanwhile is noted again
-        self.finisher.note_progress(held)
+    def _note_progress(self, inflight: InFlight) -> None:
+        inflight.control.noted = False  # before it is read: what comes meanwhile is noted again
+        self.completer.note_progress(inflight)
 
     def _run_in_lane(
-        self, held: Held, call: Callable[[], Any], options: Options, settle: Settle
+        self, inflight: InFlight, call: Callable[[], Any], options: Options, settle: Settle
     ) -> None:
         """Start a plain function; its end comes back to the loop by itself."""
         loop = asyncio.get_running_loop()
         if options.atomic:
-            call = partial(self.recorder.run, held, call)
+            call = partial(self.recorder.run, inflight, call)
         interruptible = options.interruptible
-        future = run_function(held, self.lanes, call, settle, interruptible=interruptible)
-        future.add_done_callback(partial(self._ended_in_lane, loop, held))
+        future = run_function(
+            inflight, self.handler_threads, call, settle, interruptible=interruptible
+        )
+        future.add_done_callback(partial(self._ended_in_lane, loop, inflight))
 
     def _ended_in_lane(
-        self, loop: asyncio.AbstractEventLoop, held: Held, future: Future[Ended]
+        self, loop: asyncio.AbstractEventLoop, inflight: InFlight, future: Future[Ended]
     ) -> None:
         """In the lane's thread, behind the handler, where nothing interrupts it."""
         try:
-            self._inbox.put(loop, partial(self._conclude_function, held, future))
+            self._inbox.put(loop, partial(self._conclude_function, inflight, future))
         except RuntimeError:
             log.debug("loop_closed")  # the worker is gone; a handler outlived it
 
@@ -228,51 +243,53 @@ class Executor:
             log.debug("loop_closed")  # the worker is gone; a handler outlived it
 
     def _settle(
-        self, held: Held, options: Options, value: Any, error: BaseException | None
+        self, inflight: InFlight, options: Options, value: Any, error: BaseException | None
     ) -> Ended:
         """In any thread. Never raises, whatever the handler's value or error is."""
-        ended = self.recorder.judge(held, error) if options.atomic else None
-        return ended or Ended(How.PUT, classify.of(held, value, error, options, self.settings))
+        ended = self.recorder.judge(inflight, error) if options.atomic else None
+        return ended or Ended(How.PUT, classify.of(inflight, value, error, options, self.settings))
 
-    def _conclude_function(self, held: Held, future: Future[Ended]) -> None:
+    def _conclude_function(self, inflight: InFlight, future: Future[Ended]) -> None:
         if (error := future.exception()) is None:
-            if held.children:
-                self.strays.collect(held)
-            self._conclude(held, future.result())
+            if inflight.children:
+                self.leftover_tasks.collect(inflight)
+            self._conclude(inflight, future.result())
         else:
-            log.error("attempt_broken", job=held.claim.id, task=held.claim.task, exc_info=error)
-            ending = classify.broken(held, error, self.settings)
-            self._conclude(held, Ended(How.PUT, ending))
+            log.error(
+                "attempt_broken", job=inflight.claim.id, task=inflight.claim.task, exc_info=error
+            )
+            ending = classify.broken(inflight, error, self.settings)
+            self._conclude(inflight, Ended(How.PUT, ending))
 
-    def _conclude(self, held: Held, ended: Ended) -> None:
+    def _conclude(self, inflight: InFlight, ended: Ended) -> None:
         """The handler has really ended, its lane too: settle what follows, all in one go."""
-        if held.lane is not None:
-            self.lanes.give_back(held.lane)
-            held.lane = None
+        if inflight.handler_thread is not None:
+            self.handler_threads.give_back(inflight.handler_thread)
+            inflight.handler_thread = None
         match ended.how:
             case How.RECORDED:
-                self._end(held)
-                self.finisher.recorded(held, ended.ending, held.recorded.state)
+                self._end(inflight)
+                self.completer.recorded(inflight, ended.ending, inflight.recorded.state)
             case How.REFUSED:
-                self._end(held)
-                self.finisher.refuse(held, ended.ending)
+                self._end(inflight)
+                self.completer.refuse(inflight, ended.ending)
             case How.PUT:
-                self._over(held, ended.ending)
+                self._over(inflight, ended.ending)
 
-    def _over(self, held: Held, ending: Ending) -> None:
-        self._end(held)
-        if not held.released:
-            self.finisher.put(held, ending)
+    def _over(self, inflight: InFlight, ending: Ending) -> None:
+        self._end(inflight)
+        if not inflight.released:
+            self.completer.put(inflight, ending)
 
-    def _end(self, held: Held) -> None:
-        if held.timer is not None:
-            held.timer.cancel()
-        self.registry.end(held)
+    def _end(self, inflight: InFlight) -> None:
+        if inflight.timer is not None:
+            inflight.timer.cancel()
+        self.registry.end(inflight)
 
 
-def _resolve_in_lane(lane: Lane, path: str) -> Task[..., Any]:
+def _resolve_in_lane(handler_thread: HandlerThread, path: str) -> Task[..., Any]:
     """Whatever a module raises while it is imported, its task is not known here."""
-    lane.prepare()
+    handler_thread.prepare()
     try:
         return tasks.resolve(path)
     except tasks.UnknownTask:
@@ -280,4 +297,4 @@ def _resolve_in_lane(lane: Lane, path: str) -> Task[..., Any]:
     except BaseException as error:
         raise tasks.UnknownTask(f"importing {path} failed: {error!r}") from None
     finally:
-        lane.tidy()
+        handler_thread.tidy()

@@ -17,15 +17,15 @@ from asgiref.sync import ThreadSensitiveContext
 
 from jobqueue.exceptions import JobCancelled, JobInterrupted, JobTimeout
 from jobqueue.worker.execution.containment import (
+    LeftoverTasks,
     Steps,
-    Strays,
-    current_held,
+    current_inflight,
     forks,
     leave_if_forked,
 )
-from jobqueue.worker.inflight import Held, Stop
+from jobqueue.worker.inflight import InFlight, Stop
 from jobqueue.worker.outcomes.attempt_options import Ended
-from jobqueue.worker.threads.handler_thread import Lane, Lanes
+from jobqueue.worker.threads.handler_thread import HandlerThread, HandlerThreads
 
 INTERRUPT: dict[Stop, type[BaseException]] = {
     Stop.CANCEL: JobCancelled,
@@ -43,57 +43,61 @@ QUERY_SECONDS = 0.25
 Settle = Callable[[Any, BaseException | None], Ended]
 
 
-class OwnLane(Executor):
+class OwnHandlerThread(Executor):
     """Wherever a coroutine uses the ORM: the lane of its handler, taken when it first does so."""
 
-    def __init__(self, lanes: Lanes) -> None:
-        self._lanes = lanes
+    def __init__(self, handler_threads: HandlerThreads) -> None:
+        self._lanes = handler_threads
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        held = current_held.get()
-        if held is None or held.on_stray is not None:
+        inflight = current_inflight.get()
+        if inflight is None or inflight.on_stray is not None:
             raise RuntimeError("The handler has ended, and with it its database connections.")
-        return _lane(held, self._lanes).submit(fn, *args, **kwargs)
+        return _handler_thread(inflight, self._lanes).submit(fn, *args, **kwargs)
 
 
-def enter_lanes(lanes: Lanes) -> None:
+def enter_handler_threads(handler_threads: HandlerThreads) -> None:
     """In the context from which all handlers start: entering it for each one takes longer than
     anything else that the worker does for a job."""
     with contextlib.suppress(StopIteration):  # it awaits nothing
-        ThreadSensitiveContext(executor=OwnLane(lanes)).__aenter__().send(None)  # type: ignore[no-untyped-call]
+        ThreadSensitiveContext(executor=OwnHandlerThread(handler_threads)).__aenter__().send(None)  # type: ignore[no-untyped-call]
 
 
-def _lane(held: Held, lanes: Lanes) -> Lane:
-    if held.lane is None:
-        lane = held.lane = lanes.take()
-        lane.submit(lane.prepare)
-    return held.lane  # type: ignore[no-any-return]
+def _handler_thread(inflight: InFlight, handler_threads: HandlerThreads) -> HandlerThread:
+    if inflight.handler_thread is None:
+        handler_thread = inflight.handler_thread = handler_threads.take()
+        handler_thread.submit(handler_thread.prepare)
+    return inflight.handler_thread  # type: ignore[no-any-return]
 
 
 async def run_coroutine(
-    held: Held, lanes: Lanes, strays: Strays, call: Callable[[], Any], settle: Settle
+    inflight: InFlight,
+    handler_threads: HandlerThreads,
+    leftover_tasks: LeftoverTasks,
+    call: Callable[[], Any],
+    settle: Settle,
 ) -> Ended:
     """Await an `async def` handler in a lane of its own."""
     value: Any = None
     error: BaseException | None = None
     steps = None
     try:
-        held.interrupt = lambda why, patience: _cancel(held, lanes)
+        inflight.interrupt = lambda why, error_policy: _cancel(inflight, handler_threads)
         value = await (steps := Steps(call()))
     except BaseException as raised:
         if steps is not None and steps.closed:  # the loop is gone, and this with it
             raise
         error = raised
-    held.interrupt = None
-    strays.collect(held)
-    if error is None and held.lane is None and _is_small(value):
+    inflight.interrupt = None
+    leftover_tasks.collect(inflight)
+    if error is None and inflight.handler_thread is None and _is_small(value):
         return settle(value, None)
     # In the lane, where a big result or a slow message holds up no other handler; and behind every
     # call that the coroutine left running there: it has not ended before.
-    lane = _lane(held, lanes)
-    settled = lane.submit(_settle_in_lane, lane, settle, value, error)
+    handler_thread = _handler_thread(inflight, handler_threads)
+    settled = handler_thread.submit(_classify_in_thread, handler_thread, settle, value, error)
     del value, error  # held by this frame, an error would hold itself
-    await _outlast(settled, lane, lanes)
+    await _outlast(settled, handler_thread, handler_threads)
     return settled.result()  # type: ignore[no-any-return]
 
 
@@ -107,49 +111,64 @@ def _is_small(value: Any) -> bool:
     return kind is float or (kind is str and len(value) < 1_000)
 
 
-def _settle_in_lane(lane: Lane, settle: Settle, value: Any, error: BaseException | None) -> Ended:
+def _classify_in_thread(
+    handler_thread: HandlerThread, settle: Settle, value: Any, error: BaseException | None
+) -> Ended:
     try:
         return settle(value, error)
     finally:
-        lane.tidy()
+        handler_thread.tidy()
 
 
-async def _outlast(settled: Future[Any], lane: Lane, lanes: Lanes) -> None:
+async def _outlast(
+    settled: Future[Any], handler_thread: HandlerThread, handler_threads: HandlerThreads
+) -> None:
     """Wait for the lane through any number of cancels: they are for the handler, which has ended
     as a value already. Queries that it left running are cancelled."""
     waiting = asyncio.wrap_future(settled)
     while not waiting.done():
-        if lane.pending > 1 and (cancel := lane.queries()):
-            lanes.apart(cancel)
+        if handler_thread.pending > 1 and (cancel := handler_thread.queries()):
+            handler_threads.apart(cancel)
         try:
-            await asyncio.wait({waiting}, timeout=QUERY_SECONDS if lane.pending > 1 else None)
+            await asyncio.wait(
+                {waiting}, timeout=QUERY_SECONDS if handler_thread.pending > 1 else None
+            )
         except asyncio.CancelledError:
             continue
 
 
-def _cancel(held: Held, lanes: Lanes) -> None:
-    if held.task is not None:
-        held.task.cancel()
-    if held.lane is not None and held.lane.pending and (cancel := held.lane.queries()):
+def _cancel(inflight: InFlight, handler_threads: HandlerThreads) -> None:
+    if inflight.task is not None:
+        inflight.task.cancel()
+    if (
+        inflight.handler_thread is not None
+        and inflight.handler_thread.pending
+        and (cancel := inflight.handler_thread.queries())
+    ):
         # The coroutine goes on at once, but its query would keep the lane until it ends.
-        lanes.apart(cancel)
+        handler_threads.apart(cancel)
 
 
 def run_function(
-    held: Held, lanes: Lanes, call: Callable[[], Any], settle: Settle, *, interruptible: bool
+    inflight: InFlight,
+    handler_threads: HandlerThreads,
+    call: Callable[[], Any],
+    settle: Settle,
+    *,
+    interruptible: bool,
 ) -> Future[Ended]:
     """Start a plain handler in a lane's thread; the future ends when it has really ended."""
-    lane = held.lane = lanes.take()
+    handler_thread = inflight.handler_thread = handler_threads.take()
     loop = asyncio.get_running_loop()
     if interruptible:
-        held.interrupt = _Interrupter(held, lane, lanes, loop).stop
+        inflight.interrupt = _Interrupter(inflight, handler_thread, handler_threads, loop).stop
     context, before = copy_context(), forks()
 
     def run() -> Ended:
         try:
-            lane.prepare()
-            lane.bridge(loop)
-            value, error = context.run(lane.run_user_code, call)
+            handler_thread.prepare()
+            handler_thread.bridge(loop)
+            value, error = context.run(handler_thread.run_user_code, call)
         except BaseException as broken:
             value, error = None, broken
         leave_if_forked(before, error)
@@ -157,40 +176,49 @@ def run_function(
             return context.run(settle, value, error)
         finally:
             del value, error
-            lane.tidy()
+            handler_thread.tidy()
 
-    return lane.submit(run)
+    return handler_thread.submit(run)
 
 
 class _Interrupter:
     """Raises an exception in a plain handler's thread, and cancels the query that keeps it out."""
 
     def __init__(
-        self, held: Held, lane: Lane, lanes: Lanes, loop: asyncio.AbstractEventLoop
+        self,
+        inflight: InFlight,
+        handler_thread: HandlerThread,
+        handler_threads: HandlerThreads,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
-        self.held, self.lane, self.lanes, self.loop = held, lane, lanes, loop
+        self.inflight, self.handler_thread, self.handler_threads, self.loop = (
+            inflight,
+            handler_thread,
+            handler_threads,
+            loop,
+        )
 
-    def stop(self, why: Stop, patience: float) -> None:
+    def stop(self, why: Stop, error_policy: float) -> None:
         """On the loop. A cancel leaves the handler a moment to look; one that has looked is given
         its whole time to clean up."""
         if why is not Stop.CANCEL:
             self._raise(why)
             return
-        look = min(LOOK_SECONDS, patience)
-        self.loop.call_later(look, self._unless_seen, patience - look)
+        look = min(LOOK_SECONDS, error_policy)
+        self.loop.call_later(look, self._unless_seen, error_policy - look)
 
-    def _unless_seen(self, patience: float) -> None:
-        if self.held.control.seen:
-            self.loop.call_later(patience, self._raise, Stop.CANCEL)
+    def _unless_seen(self, error_policy: float) -> None:
+        if self.inflight.control.seen:
+            self.loop.call_later(error_policy, self._raise, Stop.CANCEL)
         else:
             self._raise(Stop.CANCEL)
 
     def _raise(self, why: Stop) -> None:
-        if self.held.ended or not self.lane.is_open:
+        if self.inflight.ended or not self.handler_thread.is_open:
             return
         landed: list[bool] = []
-        if self.lane.interrupt(self._kind(why, landed)):
-            for task in self.held.children or ():
+        if self.handler_thread.interrupt(self._kind(why, landed)):
+            for task in self.inflight.children or ():
                 task.cancel()  # the thread waits for it in async_to_sync
             self._free_thread(landed)
         else:  # not just now
@@ -202,12 +230,12 @@ class _Interrupter:
         kind = INTERRUPT[why]
 
         def raised(error: BaseException, *args: object) -> None:
-            self.held.landed = True
+            self.inflight.landed = True
             landed.append(True)
             kind.__init__(error, *args)
 
         def again(error: BaseException) -> None:
-            self.held.landed = False
+            self.inflight.landed = False
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 self.loop.call_soon_threadsafe(self._raise, why)
 
@@ -217,10 +245,12 @@ class _Interrupter:
     def _free_thread(self, landed: list[bool]) -> None:
         """An exception lands only when the thread's query has ended. Once it has landed, queries
         belong to the handler's clean-up."""
-        if landed or not self.lane.is_open:
+        if landed or not self.handler_thread.is_open:
             return
-        if cancel := self.lane.queries():
-            self.lanes.apart(lambda: cancel() if self.lane.is_open and not landed else None)
+        if cancel := self.handler_thread.queries():
+            self.handler_threads.apart(
+                lambda: cancel() if self.handler_thread.is_open and not landed else None
+            )
         self.loop.call_later(QUERY_SECONDS, self._free_thread, landed)
 
 

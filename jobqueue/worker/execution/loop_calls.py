@@ -9,7 +9,7 @@ from contextvars import Context
 from typing import Any
 
 
-class Inbox:
+class LoopCalls:
     """Wakes the loop once for all calls that have come meanwhile: each wake is a system call, and
     at each the threads contend for the interpreter."""
 

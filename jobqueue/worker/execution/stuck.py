@@ -8,7 +8,7 @@ from collections.abc import Callable
 import structlog
 
 from jobqueue.conf import Settings
-from jobqueue.worker.inflight import Held, Registry
+from jobqueue.worker.inflight import InFlight, InFlightJobs
 from jobqueue.worker.process import stacks
 
 REPORT_SECONDS = 60.0
@@ -17,34 +17,34 @@ LEAVE_SECONDS = 300.0
 log = structlog.get_logger("jobqueue")
 
 
-class Stuck:
+class StuckHandlers:
     """Looks at every beat for handlers that ignore a cancel or a timeout."""
 
     def __init__(
-        self, settings: Settings, registry: Registry, leave: Callable[[str], None]
+        self, settings: Settings, registry: InFlightJobs, leave: Callable[[str], None]
     ) -> None:
         self.settings, self.registry, self.leave = settings, registry, leave
 
     def look(self) -> None:
         now = asyncio.get_running_loop().time()
-        for held in self.registry:
-            if held.told is None or held.ended:
+        for inflight in self.registry:
+            if inflight.told is None or inflight.ended:
                 continue
-            ignored = now - held.told_first_at
+            ignored = now - inflight.told_first_at
             if ignored <= self.settings.cancel_seconds:
                 continue
-            if now - held.warned_at >= REPORT_SECONDS:
-                held.warned_at = now
-                self._report(held, ignored)
+            if now - inflight.warned_at >= REPORT_SECONDS:
+                inflight.warned_at = now
+                self._report(inflight, ignored)
             if ignored > LEAVE_SECONDS:
-                self.leave(f"the handler of job {held.claim.id} does not end")
+                self.leave(f"the handler of job {inflight.claim.id} does not end")
 
-    def _report(self, held: Held, ignored: float) -> None:
+    def _report(self, inflight: InFlight, ignored: float) -> None:
         log.warning(
             "handler_not_ending",
-            job=held.claim.id,
-            task=held.claim.task,
-            told=held.told,
+            job=inflight.claim.id,
+            task=inflight.claim.task,
+            told=inflight.told,
             seconds=round(ignored, 1),
-            stack=stacks.of_handler(held),
+            stack=stacks.of_handler(inflight),
         )

@@ -20,7 +20,7 @@ from jobqueue.states import AUTOMATIC
 from jobqueue.store import promotion, schedules
 from jobqueue.store.batches import in_batch
 from jobqueue.store.connections import Session
-from jobqueue.store.error_classes import is_weather
+from jobqueue.store.error_classes import is_transient
 from jobqueue.tasks import UnknownTask, resolve
 from jobqueue.worker.leadership.job_steps import BATCH_SECONDS, CALL_SECONDS
 from jobqueue.worker.leadership.maintenance import Step
@@ -31,7 +31,7 @@ ERROR_LIMIT = 1000
 log = structlog.get_logger("jobqueue")
 
 
-class Ticking:
+class CronSteps:
     """The steps of cron, and what they remember between their batches."""
 
     def __init__(
@@ -73,7 +73,7 @@ class Ticking:
             try:
                 queues |= await self._fire_one(id)
             except Exception as error:
-                if not is_weather(error):
+                if not is_transient(error):
                     raise
                 weather = weather or error
         if queues and self.settings.notify:
@@ -99,7 +99,7 @@ class Ticking:
         try:
             return await self.session.call(in_batch, CALL_SECONDS, BATCH_SECONDS, fire)
         except Exception as error:
-            if not taken or is_weather(error):
+            if not taken or is_transient(error):
                 raise
             await self._failed(taken[0], error)
             return set()
@@ -133,8 +133,8 @@ class Ticking:
         """A strike; but a task that this code does not know may come with the next deploy."""
         text = clean(f"{type(error).__name__}: {error}", ERROR_LIMIT)
         if isinstance(error, UnknownTask) and schedule.next_run_at is not None:
-            patience = timedelta(seconds=self.settings.unknown_task_seconds)
-            if schedule.now - schedule.next_run_at < patience:
+            error_policy = timedelta(seconds=self.settings.unknown_task_seconds)
+            if schedule.now - schedule.next_run_at < error_policy:
                 log.warning("schedule_task_unknown", schedule=schedule.name, error=text)
                 now = asyncio.get_running_loop().time()
                 self._muted[schedule.id] = now + MUTED_SECONDS

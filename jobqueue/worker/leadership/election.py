@@ -13,11 +13,11 @@ import structlog
 from jobqueue.conf import LEADER_TRUST_MARGIN_SECONDS, Settings
 from jobqueue.store import leadership, promotion
 from jobqueue.store.connections import Backoff, Session
-from jobqueue.store.error_classes import is_weather
-from jobqueue.worker.leadership.cron_steps import Ticking
-from jobqueue.worker.leadership.job_steps import Sweeping
+from jobqueue.store.error_classes import is_transient
+from jobqueue.worker.leadership.cron_steps import CronSteps
+from jobqueue.worker.leadership.job_steps import JobSteps
 from jobqueue.worker.leadership.maintenance import Maintenance, StuckError
-from jobqueue.worker.outages import Outages, Patience
+from jobqueue.worker.outages import ErrorPolicy, OutageLog
 
 LOOK_SECONDS = 5.0
 ELECT_SECONDS = 2.0
@@ -44,24 +44,24 @@ class Leader:
         parameters: dict[str, Any],
         worker: UUID,
         settings: Settings,
-        outages: Outages | None = None,
+        outage_log: OutageLog | None = None,
     ) -> None:
         self.worker, self.settings = worker, settings
-        self.outages = outages or Outages()  # the worker's: together they say it once
+        self.outage_log = outage_log or OutageLog()  # the worker's: together they say it once
         self.log = log.bind(worker=str(worker))
         self._session = Session(parameters, "leader")
         self._work = Session(parameters, "maintenance")
         self._maintenance = work = Maintenance(
-            patience=settings.leader_lease_seconds, outages=self.outages
+            error_policy=settings.leader_lease_seconds, outage_log=self.outage_log
         )
-        self.sweeping = Sweeping(self._work, worker=worker, settings=settings, wake=work.wake)
-        ticking = Ticking(self._work, worker=worker, settings=settings, wake=work.wake)
+        self.sweeping = JobSteps(self._work, worker=worker, settings=settings, wake=work.wake)
+        ticking = CronSteps(self._work, worker=worker, settings=settings, wake=work.wake)
         work.add(*self.sweeping.steps(), *ticking.steps())
         self._look, self._stopping, self._over = (asyncio.Event() for _ in range(3))
         self._over.set()  # until run() begins
         self._term: int | None = None
         self._trust_end, self._informed = 0.0, -LOOK_SECONDS
-        self._candidacy, self._office = (Patience(p, self.outages) for p in ("elect", "lead"))
+        self._candidacy, self._office = (ErrorPolicy(p, self.outage_log) for p in ("elect", "lead"))
         self._broken, self._unable = False, 0  # unable: wins in a row without a working service
         self._look.set()  # a first look without being asked
 
@@ -87,7 +87,7 @@ class Leader:
         self._informed = _now()
         if self._term is None:  # nothing of ours could find the database back
             for purpose in ("elect", "lead", "renew", "maintenance"):
-                self.outages.end(purpose)
+                self.outage_log.end(purpose)
 
     def scheduled(self, at: float) -> None:
         """A job falls due then (epoch seconds of the database's clock)."""
@@ -195,7 +195,7 @@ class Leader:
                 await self._work.open(min(ELECT_SECONDS, max(left, 0.1)))
                 return True
             except Exception as error:
-                if not is_weather(error):
+                if not is_transient(error):
                     self.log.exception("leader_services_failed")
             wait = backoff.next_delay()
             if self._unable or _now() + wait >= trust_end - RESIGN_SECONDS:
@@ -253,10 +253,10 @@ class Leader:
             try:
                 kept = await self._session.call(leadership.renew, bound, self.worker, term, lease)
             except Exception as error:
-                if not is_weather(error):
+                if not is_transient(error):
                     self._term = None
                     raise
-                self.outages.begin("renew", error)
+                self.outage_log.begin("renew", error)
                 wait = backoff.next_delay()
                 continue
             if scope.expired():  # in this very moment: the term is being ended
@@ -264,7 +264,7 @@ class Leader:
             if not kept:
                 self._term = None
                 raise EndOfTermError("deposed")
-            self.outages.end("renew")
+            self.outage_log.end("renew")
             self._trust_end = start + lease - LEADER_TRUST_MARGIN_SECONDS
             scope.reschedule(self._trust_end)
             backoff.reset()

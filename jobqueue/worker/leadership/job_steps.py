@@ -19,7 +19,7 @@ from jobqueue.states import FINAL, State
 from jobqueue.store import due_work, history_pruning, minute_stats, promotion, reclaims, sweeps
 from jobqueue.store.batches import Swept, in_batch
 from jobqueue.store.connections import Session
-from jobqueue.store.error_classes import is_refused, is_weather
+from jobqueue.store.error_classes import is_refused, is_transient
 from jobqueue.tasks import known, options_of
 from jobqueue.worker.leadership.maintenance import Step
 
@@ -33,7 +33,7 @@ type Act[T] = Callable[[AsyncConnection[Any], Sequence[T]], Awaitable[list[Swept
 type Pick[T] = Callable[[AsyncConnection[Any]], Awaitable[list[T]]]
 
 
-class Sweeping:
+class JobSteps:
     """The steps, and what they remember between their batches."""
 
     def __init__(
@@ -227,7 +227,7 @@ class Sweeping:
 
 
 def _is_about_data(error: psycopg.Error) -> bool:
-    return error.sqlstate is not None and not is_weather(error) and not is_refused(error)
+    return error.sqlstate is not None and not is_transient(error) and not is_refused(error)
 
 
 def _say(job: Swept) -> None:

@@ -11,12 +11,12 @@ PATIENCE_LEASES = 4
 log = structlog.get_logger("jobqueue")
 
 
-class Vacancy:
+class LeaderWatch:
     """Nobody leads where all workers run with --no-leader, or none of them can do the work: then
     no lost job is reclaimed and no schedule fires."""
 
     def __init__(self, lease_seconds: float) -> None:
-        self.patience = PATIENCE_LEASES * lease_seconds
+        self.error_policy = PATIENCE_LEASES * lease_seconds
         self._since: float | None = None
         self._told = False
 
@@ -29,6 +29,6 @@ class Vacancy:
             self._since, self._told = None, False
         elif self._since is None:
             self._since = now
-        elif now - self._since > self.patience and not self._told:
+        elif now - self._since > self.error_policy and not self._told:
             self._told = True
             log.warning("nobody_leads", seconds=round(now - self._since))

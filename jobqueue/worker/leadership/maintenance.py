@@ -13,8 +13,8 @@ import structlog
 from psycopg.errors import QueryCanceled
 
 from jobqueue.store.connections import Backoff
-from jobqueue.store.error_classes import is_weather
-from jobqueue.worker.outages import Outages
+from jobqueue.store.error_classes import is_transient
+from jobqueue.worker.outages import OutageLog
 
 UNEXPECTED_IN_A_ROW = 5
 # A step that was asked for again and again still leaves room for the others.
@@ -51,11 +51,13 @@ class Step:
 class Maintenance:
     """Runs the steps in the order in which they fall due. Kept over the terms of one process."""
 
-    def __init__(self, *steps: Step, patience: float, outages: Outages | None = None) -> None:
+    def __init__(
+        self, *steps: Step, error_policy: float, outage_log: OutageLog | None = None
+    ) -> None:
         self.steps: dict[str, Step] = {}
         self.add(*steps)
-        self.patience = patience
-        self.outages = outages or Outages()
+        self.error_policy = error_policy
+        self.outage_log = outage_log or OutageLog()
         self._woken = asyncio.Event()
         self._failing_since: float | None = None  # no step has succeeded since
 
@@ -100,7 +102,7 @@ class Maintenance:
             self._failed(step, error)
             return
         self._failing_since = None
-        self.outages.end("maintenance")
+        self.outage_log.end("maintenance")
         step.weather.reset()
         step.trouble.reset()
         step.unexpected = 0
@@ -109,7 +111,7 @@ class Maintenance:
 
     def _failed(self, step: Step, error: Exception) -> None:
         now = asyncio.get_running_loop().time()
-        if not is_weather(error):
+        if not is_transient(error):
             step.unexpected += 1
             log.error("maintenance_failed", step=step.name, exc_info=error)
             if step.unexpected >= UNEXPECTED_IN_A_ROW:
@@ -118,14 +120,14 @@ class Maintenance:
             return
         failures = step.weather.failures + 1
         if not _is_from_this_statement(error):
-            self.outages.begin("maintenance", error)
+            self.outage_log.begin("maintenance", error)
         elif failures & (failures - 1) == 0:  # a long trouble makes few lines
             log.warning("maintenance_failed", step=step.name, error=repr(error), failures=failures)
         if isinstance(error, QueryCanceled):
             self._shrink(step, now)
         if self._failing_since is None:
             self._failing_since = now
-        if now - self._failing_since > self.patience:
+        if now - self._failing_since > self.error_policy:
             raise StuckError(f"{step.name}: {error!r}") from error
         step.due = now + step.weather.next_delay()
 

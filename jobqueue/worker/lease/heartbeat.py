@@ -16,11 +16,11 @@ from jobqueue.store import events, heartbeat, workers
 from jobqueue.store.connections import Session
 from jobqueue.store.workers import Identity
 from jobqueue.worker.execution.executor import Executor
-from jobqueue.worker.inflight import Held, Registry, Stop
+from jobqueue.worker.inflight import InFlight, InFlightJobs, Stop
 from jobqueue.worker.leadership.election import Leader
-from jobqueue.worker.leadership.leaderless import Vacancy
+from jobqueue.worker.leadership.leaderless import LeaderWatch
 from jobqueue.worker.notifications.listener import Listener
-from jobqueue.worker.outages import Patience
+from jobqueue.worker.outages import ErrorPolicy
 from jobqueue.worker.process.liveness import Neighbours
 
 # However many cancels are asked for, there are at most so many beats: one in as many seconds.
@@ -40,9 +40,9 @@ class Heartbeat:
         session: Session,
         identity: Identity,
         settings: Settings,
-        registry: Registry,
+        registry: InFlightJobs,
         executor: Executor,
-        patience: Patience,
+        error_policy: ErrorPolicy,
         *,
         listener: Listener | None,
         leader: Leader | None,
@@ -51,12 +51,12 @@ class Heartbeat:
         leave: Callable[[str], None],
     ) -> None:
         self.session, self.identity, self.settings = session, identity, settings
-        self.registry, self.executor, self.patience = registry, executor, patience
+        self.registry, self.executor, self.error_policy = registry, executor, error_policy
         self.listener, self.leader = listener, leader
         self.phase, self.on_beat, self.leave = phase, on_beat, leave
         self.neighbours = Neighbours(session, identity.id, settings)
         self.notes: deque[events.Note] = deque(maxlen=NOTES_KEPT)  # written behind a good beat
-        self.vacancy = Vacancy(settings.leader_lease_seconds)
+        self.leader_watch = LeaderWatch(settings.leader_lease_seconds)
         self.good_at = time.monotonic()
         self.overdue = True  # scheduled jobs wait that no leader has promoted
         self.on_overdue: Callable[[], None] = lambda: None
@@ -80,9 +80,9 @@ class Heartbeat:
                 await self.beat()
                 await self._afterwards(start + every)
             except Exception as error:
-                self.patience.failed(error)
+                self.error_policy.failed(error)
             else:
-                self.patience.succeeded()
+                self.error_policy.succeeded()
                 wait = start + (BUSY_SECONDS if self._must_hurry(start) else every) - loop.time()
             await asyncio.sleep(max(start + LEAST_SECONDS - loop.time(), 0))
             with contextlib.suppress(TimeoutError):
@@ -98,8 +98,10 @@ class Heartbeat:
             self.settings.beat_budget_seconds,
             self.identity.id,
             [
-                heartbeat.Held(held.claim.id, held.token, self._not_ending(held, sent))
-                for held in told
+                heartbeat.HeldLease(
+                    inflight.claim.id, inflight.token, self._not_ending(inflight, sent)
+                )
+                for inflight in told
             ],
             lease=self.settings.lease_seconds,
             phase=self.phase(),
@@ -134,24 +136,24 @@ class Heartbeat:
         near = self.settings.lease_seconds - 2 * self.settings.heartbeat_seconds
         return any(now - since > near for since in self._busy_since.values())
 
-    def _not_ending(self, held: Held, now: float) -> float | None:
-        waited = now - held.told_first_at
-        patience = self.settings.cancel_seconds
-        ignoring = held.told is not None and not held.ended and waited > patience
+    def _not_ending(self, inflight: InFlight, now: float) -> float | None:
+        waited = now - inflight.told_first_at
+        error_policy = self.settings.cancel_seconds
+        ignoring = inflight.told is not None and not inflight.ended and waited > error_policy
         return waited if ignoring else None
 
-    def _apply(self, told: list[Held], answer: heartbeat.Beat, sent: float) -> None:
+    def _apply(self, told: list[InFlight], answer: heartbeat.Beat, sent: float) -> None:
         self._busy_since = {
-            held.token: self._busy_since.get(held.token, held.trusted_from)
-            for held in told
-            if held.token in answer.busy
+            inflight.token: self._busy_since.get(inflight.token, inflight.trusted_from)
+            for inflight in told
+            if inflight.token in answer.busy
         }
-        for held in told:
+        for inflight in told:
             # A row that somebody else has locked is still ours, and nobody can take it meanwhile.
-            if held.token in answer.renewed or held.token in answer.busy:
-                held.trusted_from = sent
-            elif held.fate is None:
-                self._lost(held)
+            if inflight.token in answer.renewed or inflight.token in answer.busy:
+                inflight.trusted_from = sent
+            elif inflight.fate is None:
+                self._lost(inflight)
         for token in answer.cancelled:
             held_one = self.registry.get(token)
             if held_one is not None:
@@ -159,15 +161,15 @@ class Heartbeat:
         self.overdue = answer.overdue
         if answer.overdue:
             self.on_overdue()
-        self.vacancy.seen(vacant=answer.leader_vacant)
+        self.leader_watch.seen(vacant=answer.leader_vacant)
         if self.leader is not None:
             self.leader.vacant() if answer.leader_vacant else self.leader.occupied()
 
-    def _lost(self, held: Held) -> None:
+    def _lost(self, inflight: InFlight) -> None:
         """No row bears the token any more. An outcome that is just being written looks the same,
         so only a handler that still runs is told."""
-        if held.ended or held.released or held.recording is not None:
+        if inflight.ended or inflight.released or inflight.recording is not None:
             return
-        held.lost = True
-        log.warning("lease_lost", job=held.claim.id, task=held.claim.task, wanted=None)
-        self.executor.stop(held, Stop.LEASE)
+        inflight.lost = True
+        log.warning("lease_lost", job=inflight.claim.id, task=inflight.claim.task, wanted=None)
+        self.executor.stop(inflight, Stop.LEASE)

@@ -9,19 +9,19 @@ import structlog
 
 from jobqueue.conf import Settings
 from jobqueue.worker.execution.executor import Executor
-from jobqueue.worker.inflight import Held, Registry, Stop
+from jobqueue.worker.inflight import InFlight, InFlightJobs, Stop
 
 log = structlog.get_logger("jobqueue")
 
 
-class Trust:
+class LeaseGuard:
     """A handler whose lease was not renewed is told to stop early enough to clean up; if it runs
     on until the trust ends, the process leaves, since the job may be another's from then on."""
 
     def __init__(
         self,
         settings: Settings,
-        registry: Registry,
+        registry: InFlightJobs,
         executor: Executor,
         leave_hard: Callable[[str], None],
     ) -> None:
@@ -43,22 +43,22 @@ class Trust:
         """Stop what must be stopped. Returns when to look again; None once all is over."""
         now = asyncio.get_running_loop().time()
         due = now + self.stop_seconds
-        for held in self.registry:
-            if held.ended:
+        for inflight in self.registry:
+            if inflight.ended:
                 continue
-            stop = held.trusted_from + self.stop_seconds
-            end = held.trusted_from + self.end_seconds
+            stop = inflight.trusted_from + self.stop_seconds
+            end = inflight.trusted_from + self.end_seconds
             if stop <= now:
-                self._give_up(held)
+                self._give_up(inflight)
                 # After a freeze the end has passed already: the handler gets its time first.
-                end = max(end, held.told_first_at + self.cancel_seconds)
+                end = max(end, inflight.told_first_at + self.cancel_seconds)
             if end <= now:
-                self.leave_hard(f"job {held.claim.id} outlives the trust in its lease")
+                self.leave_hard(f"job {inflight.claim.id} outlives the trust in its lease")
                 return None
             due = min(due, end if stop <= now else stop)
         return due
 
-    def _give_up(self, held: Held) -> None:
-        if held.told is None:
-            log.warning("lease_not_renewed", job=held.claim.id, task=held.claim.task)
-            self.executor.stop(held, Stop.LEASE)
+    def _give_up(self, inflight: InFlight) -> None:
+        if inflight.told is None:
+            log.warning("lease_not_renewed", job=inflight.claim.id, task=inflight.claim.task)
+            self.executor.stop(inflight, Stop.LEASE)

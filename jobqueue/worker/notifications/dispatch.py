@@ -9,7 +9,7 @@ from typing import Any
 LAST_MOMENT = 253_402_300_800  # the year 10000, in epoch seconds; also keeps NaN out
 
 
-class News:
+class Dispatcher:
     """Hears NOTIFY payloads; each is a hint, and whatever is not understood is ignored."""
 
     def __init__(self, worker: str) -> None:

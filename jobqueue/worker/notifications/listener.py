@@ -11,8 +11,8 @@ from psycopg import AsyncConnection, sql
 from psycopg.pq.abc import PGconn
 
 from jobqueue.store.connections import Backoff, Session, drop
-from jobqueue.worker.notifications.dispatch import News
-from jobqueue.worker.outages import Patience
+from jobqueue.worker.notifications.dispatch import Dispatcher
+from jobqueue.worker.outages import ErrorPolicy
 
 CHANNEL = "jobqueue"
 CONNECT_SECONDS = 10.0
@@ -37,11 +37,15 @@ class Listener:
     """
 
     def __init__(
-        self, parameters: dict[str, Any], worker: UUID, news: News, patience: Patience
+        self,
+        parameters: dict[str, Any],
+        worker: UUID,
+        dispatcher: Dispatcher,
+        error_policy: ErrorPolicy,
     ) -> None:
         self.channel = f"jobqueue_{worker.hex}"
         self.session = Session(parameters, "listen", prepare=self._listen)
-        self.news, self.patience = news, patience
+        self.dispatcher, self.error_policy = dispatcher, error_policy
         self.state = "polling: not listening yet"
         self._listening = False
         self._proof, self._sent_at = "", 0.0
@@ -104,20 +108,22 @@ class Listener:
         self.state = why or f"polling: {str(error).strip() or type(error).__name__}"
         self._listening, self._dropped = False, ""
         if was_proven:
-            self.news.on_ready(None)  # whoever waits for a notification must poll from here on
+            self.dispatcher.on_ready(
+                None
+            )  # whoever waits for a notification must poll from here on
         if why:
             return self._silence.next_delay() if why == SILENT else 0.0
-        return self.patience.failed(error)
+        return self.error_policy.failed(error)
 
     async def _hear(self) -> None:
         connection = await self.session.open(CONNECT_SECONDS)
         self._listening, self._proof, self._missing = True, "", 0
         self.state = "polling: nothing heard yet"
-        self.patience.succeeded()
+        self.error_policy.succeeded()
         # LISTEN has committed: whatever was enqueued before is seen by this look.
-        self.news.on_ready(None)
-        self.news.on_vacant()
-        self.news.on_beat()  # with the first proof
+        self.dispatcher.on_ready(None)
+        self.dispatcher.on_vacant()
+        self.dispatcher.on_beat()  # with the first proof
         await self._read(connection.pgconn)
 
     async def _read(self, driver: PGconn) -> None:
@@ -138,7 +144,7 @@ class Listener:
 
     def _hear_one(self, channel: str, payload: str) -> None:
         if channel == CHANNEL:
-            self.news.hear(payload)
+            self.dispatcher.hear(payload)
         elif payload == self._proof:
             self._proven()
 

@@ -23,7 +23,7 @@ from jobqueue.payload import NotJSON, clean, encode
 from jobqueue.states import Outcome, Reason
 from jobqueue.store.claims import Claim
 from jobqueue.store.finish import Ending
-from jobqueue.worker.inflight import Held, Stop
+from jobqueue.worker.inflight import InFlight, Stop
 from jobqueue.worker.outcomes import error_text, retry_delay
 from jobqueue.worker.outcomes.attempt_options import Options
 
@@ -48,37 +48,37 @@ class NoConnection(Exception):
 
 
 def of(
-    held: Held, value: Any, error: BaseException | None, chosen: Options, settings: Settings
+    inflight: InFlight, value: Any, error: BaseException | None, chosen: Options, settings: Settings
 ) -> Ending:
     """Return what a handler's end means, whatever its value or error does when looked at."""
     try:
         if error is None:
-            return returned(held, value, settings)
-        return raised(held, error, chosen, settings)
+            return returned(inflight, value, settings)
+        return raised(inflight, error, chosen, settings)
     except BaseException as broken:
         final = error is None
         reason = Reason.BAD_RESULT if final else Reason.RETRY
-        delay = 0.0 if final else retry_delay.usual(held, settings)
-        return _failed(held, broken, final=final, reason=reason, delay=delay)
+        delay = 0.0 if final else retry_delay.usual(inflight, settings)
+        return _failed(inflight, broken, final=final, reason=reason, delay=delay)
     finally:
         if error is not None:
             with contextlib.suppress(Exception):
                 error_text.forget(error)
 
 
-def returned(held: Held, value: Any, settings: Settings) -> Ending:
+def returned(inflight: InFlight, value: Any, settings: Settings) -> Ending:
     """The handler returned: it has succeeded, whatever it had been told meanwhile."""
     try:
         result = encode(value, "result", settings.result_max_bytes, "RESULT_MAX_BYTES")
     except NotJSON as error:
-        return _bad_result(held, _unrun(value) or error)
-    claim = held.claim
+        return _bad_result(inflight, _unrun(value) or error)
+    claim = inflight.claim
     return Ending(
         id=claim.id,
         token=claim.token,
         outcome=Outcome.SUCCEEDED,
         result=result,
-        progress=held.control.progress,
+        progress=inflight.control.progress,
     )
 
 
@@ -91,75 +91,82 @@ def _unrun(value: Any) -> NotJSON | None:
     return NotJSON(f"the task returned a {type(value).__name__}, which nobody has run.")
 
 
-def _bad_result(held: Held, error: NotJSON) -> Ending:
+def _bad_result(inflight: InFlight, error: NotJSON) -> Ending:
     # A second run would give the same result: no retry.
-    return _failed(held, error, final=True, reason=Reason.BAD_RESULT)
+    return _failed(inflight, error, final=True, reason=Reason.BAD_RESULT)
 
 
-def raised(held: Held, error: BaseException, chosen: Options, settings: Settings) -> Ending:
+def raised(inflight: InFlight, error: BaseException, chosen: Options, settings: Settings) -> Ending:
     """The handler raised, by itself or because it was told to stop."""
     match error:
         case BadResult():
             return error.ending
         case NoConnection():
-            return no_connection(held.claim, error)
-    if held.told is not None and unwound(error):
-        return _stopped(held, error, chosen, settings)
+            return no_connection(inflight.claim, error)
+    if inflight.told is not None and unwound(error):
+        return _stopped(inflight, error, chosen, settings)
     match error:
         case Snooze():
             delay = check_delay("Snooze", error.seconds)
-            return _ending(held, Outcome.SNOOZED, delay=delay, reason=Reason.SNOOZED)
+            return _ending(inflight, Outcome.SNOOZED, delay=delay, reason=Reason.SNOOZED)
         case PermanentError():
-            return _failed(held, error, final=True, reason=Reason.PERMANENT)
-        case JobCancelled() if held.control.cancelled:
-            return _cancelled(held, error)
+            return _failed(inflight, error, final=True, reason=Reason.PERMANENT)
+        case JobCancelled() if inflight.control.cancelled:
+            return _cancelled(inflight, error)
     return _failed(
-        held, error, delay=retry_delay.chosen(held, error, chosen, settings), reason=Reason.RETRY
+        inflight,
+        error,
+        delay=retry_delay.chosen(inflight, error, chosen, settings),
+        reason=Reason.RETRY,
     )
 
 
-def _stopped(held: Held, error: BaseException, chosen: Options, settings: Settings) -> Ending:
+def _stopped(
+    inflight: InFlight, error: BaseException, chosen: Options, settings: Settings
+) -> Ending:
     """What an interrupted handler raises may still steer, but a shutdown ends no job."""
-    match held.told:
+    match inflight.told:
         case Stop.CANCEL:
-            return _cancelled(held, error)
+            return _cancelled(inflight, error)
         case Stop.TIMEOUT:
-            return _timed_out(held, error, chosen, settings)
+            return _timed_out(inflight, error, chosen, settings)
     if isinstance(error, Snooze):
         delay = check_delay("Snooze", error.seconds)
-        return _ending(held, Outcome.SNOOZED, delay=delay, reason=Reason.SNOOZED)
-    return interrupted(held)
+        return _ending(inflight, Outcome.SNOOZED, delay=delay, reason=Reason.SNOOZED)
+    return interrupted(inflight)
 
 
-def _cancelled(held: Held, error: BaseException) -> Ending:
-    by_itself = isinstance(error, JobCancelled) and not held.landed
+def _cancelled(inflight: InFlight, error: BaseException) -> Ending:
+    by_itself = isinstance(error, JobCancelled) and not inflight.landed
     reason = Reason.CANCELLED_COOPERATIVE if by_itself else Reason.CANCELLED_FORCED
-    return _ending(held, Outcome.CANCELLED, reason=reason)
+    return _ending(inflight, Outcome.CANCELLED, reason=reason)
 
 
-def _timed_out(held: Held, error: BaseException, chosen: Options, settings: Settings) -> Ending:
+def _timed_out(
+    inflight: InFlight, error: BaseException, chosen: Options, settings: Settings
+) -> Ending:
     final = isinstance(error, PermanentError)
     limit = "its time" if chosen.timeout is None else f"its timeout of {chosen.timeout:g} s"
     message = f"The attempt ran longer than {limit}."
     if not isinstance(error, INTERRUPTS) and (said := error_text.message_of(error)):
         message = f"{message} Then, while it unwound: {error_text.path_of(error)}: {said}"
     return _failed(
-        held,
+        inflight,
         error,
         outcome=Outcome.TIMED_OUT,
         final=final,
-        delay=0.0 if final else retry_delay.chosen(held, error, chosen, settings),
+        delay=0.0 if final else retry_delay.chosen(inflight, error, chosen, settings),
         reason=Reason.PERMANENT if final else Reason.RETRY,
         error_class=TIMEOUT_CLASS,
         message=clean(message, error_text.MESSAGE_LIMIT),
     )
 
 
-def interrupted(held: Held, hold: float | None = None) -> Ending:
+def interrupted(inflight: InFlight, hold: float | None = None) -> Ending:
     """A shutdown took the attempt: nothing is counted. With a hold (seconds) when the handler has
     not ended: nobody may claim the job before this process is certainly gone."""
     reason = Reason.INTERRUPTED if hold is None else Reason.HELD
-    return _ending(held, Outcome.INTERRUPTED, reason=reason, hold=hold)
+    return _ending(inflight, Outcome.INTERRUPTED, reason=reason, hold=hold)
 
 
 def unstarted(claim: Claim) -> Ending:
@@ -192,28 +199,30 @@ def parked(claim: Claim, why: str) -> Ending:
     )
 
 
-def invalid_arguments(held: Held, error: TypeError) -> Ending:
+def invalid_arguments(inflight: InFlight, error: TypeError) -> Ending:
     """The stored arguments do not fit the function any more: only new code or a retry helps."""
-    claim = held.claim
+    claim = inflight.claim
     message = (
         f"The stored arguments do not fit {claim.task}: {error}. "
         f"When this was enqueued the parameters were {claim.signature or 'not recorded'}."
     )
-    return _failed(held, TypeError(message), final=True, reason=Reason.INVALID_ARGUMENTS)
+    return _failed(inflight, TypeError(message), final=True, reason=Reason.INVALID_ARGUMENTS)
 
 
-def cannot_be_atomic(held: Held) -> Ending:
+def cannot_be_atomic(inflight: InFlight) -> Ending:
     """Enqueued as atomic, when the task was still a plain function."""
     message = (
-        f"{held.claim.task} is a coroutine, which cannot run atomically: "
+        f"{inflight.claim.task} is a coroutine, which cannot run atomically: "
         "Django's transactions do not span awaits."
     )
-    return _failed(held, PermanentError(message), final=True, reason=Reason.PERMANENT)
+    return _failed(inflight, PermanentError(message), final=True, reason=Reason.PERMANENT)
 
 
-def broken(held: Held, error: BaseException, settings: Settings) -> Ending:
+def broken(inflight: InFlight, error: BaseException, settings: Settings) -> Ending:
     """The worker itself failed around the handler: a failure like any other, so that it ends."""
-    return _failed(held, error, delay=retry_delay.usual(held, settings), reason=Reason.RETRY)
+    return _failed(
+        inflight, error, delay=retry_delay.usual(inflight, settings), reason=Reason.RETRY
+    )
 
 
 def refused_by_database(ending: Ending, error: Exception) -> Ending:
@@ -230,7 +239,7 @@ def refused_by_database(ending: Ending, error: Exception) -> Ending:
 
 
 def _ending(
-    held: Held,
+    inflight: InFlight,
     outcome: Outcome,
     *,
     reason: str,
@@ -238,18 +247,18 @@ def _ending(
     hold: float | None = None,
 ) -> Ending:
     return Ending(
-        id=held.claim.id,
-        token=held.claim.token,
+        id=inflight.claim.id,
+        token=inflight.claim.token,
         outcome=outcome,
         reason=reason,
         delay=delay,
         hold=hold,
-        progress=held.control.progress,
+        progress=inflight.control.progress,
     )
 
 
 def _failed(
-    held: Held,
+    inflight: InFlight,
     error: BaseException,
     *,
     reason: str,
@@ -260,8 +269,8 @@ def _failed(
     message: str = "",
 ) -> Ending:
     return Ending(
-        id=held.claim.id,
-        token=held.claim.token,
+        id=inflight.claim.id,
+        token=inflight.claim.token,
         outcome=outcome,
         final=final,
         delay=delay,
@@ -269,7 +278,7 @@ def _failed(
         error_class=error_class or error_text.path_of(error),
         error_message=message or error_text.message_of(error),
         traceback=error_text.traceback_of(error),
-        progress=held.control.progress,
+        progress=inflight.control.progress,
     )
 
 

@@ -17,11 +17,11 @@ from jobqueue.store import finish, promotion
 from jobqueue.store.connections import Session
 from jobqueue.store.error_classes import concerns_data
 from jobqueue.store.finish import Ending, Written
-from jobqueue.worker.inflight import Fate, Held, Registry
-from jobqueue.worker.outages import Patience
+from jobqueue.worker.inflight import Fate, InFlight, InFlightJobs
+from jobqueue.worker.outages import ErrorPolicy
 from jobqueue.worker.outcomes import classify
-from jobqueue.worker.outcomes.events import Reports
-from jobqueue.worker.outcomes.pending import Outbox, Waiting
+from jobqueue.worker.outcomes.events import OutcomeEvents
+from jobqueue.worker.outcomes.pending import PendingOutcomes, Waiting
 from jobqueue.worker.outcomes.progress import Progress
 from jobqueue.worker.outcomes.reconcile import as_recorded, decided_state, fate_of, has_landed
 
@@ -30,7 +30,7 @@ HURRY_SECONDS = 0.1
 log = structlog.get_logger("jobqueue")
 
 
-class Finisher:
+class Completer:
     """The one writer of outcomes but for atomic handlers, who use the same statement.
 
     Outcomes are handed over synchronously; all that wait are written in one statement, at once
@@ -41,20 +41,20 @@ class Finisher:
         self,
         session: Session,
         worker: UUID,
-        registry: Registry,
-        reports: Reports,
-        patience: Patience,
+        registry: InFlightJobs,
+        outcome_events: OutcomeEvents,
+        error_policy: ErrorPolicy,
         *,
         trust_seconds: float,
     ) -> None:
         self.session, self.worker, self.registry = session, worker, registry
-        self.reports, self.patience = reports, patience
+        self.outcome_events, self.error_policy = outcome_events, error_policy
         self.trust_seconds = trust_seconds  # from a renewal's sending to the end of its trust
-        self.outbox = Outbox()
+        self.pending = PendingOutcomes()
         self._refused: list[Waiting] = []  # whose late outcome is still to be told
         self._progress = Progress(session)
         self._ready: set[str] = set()  # queues whose jobs other workers are to be told of
-        self._untold: list[tuple[Held, Ending, str]] = []  # written, but nobody has heard of it
+        self._untold: list[tuple[InFlight, Ending, str]] = []  # written, but nobody has heard of it
         self._wake = asyncio.Event()
         self._closed = asyncio.Event()
         # A job may run again at once; in so many seconds.
@@ -62,13 +62,13 @@ class Finisher:
         self.on_soon: Callable[[float], object] = lambda seconds: None
 
     def __len__(self) -> int:
-        return len(self.outbox) + len(self._refused)
+        return len(self.pending) + len(self._refused)
 
-    def put(self, held: Held, ending: Ending) -> None:
+    def put(self, inflight: InFlight, ending: Ending) -> None:
         """Take over one outcome. Never fails, never awaits."""
-        self._progress.forget(held)
-        if held.fate is None:
-            self.outbox.put(held, ending)
+        self._progress.forget(inflight)
+        if inflight.fate is None:
+            self.pending.put(inflight, ending)
             self._wake.set()
 
     def heard(self, batch: Sequence[Waiting], answers: Sequence[Written]) -> None:
@@ -77,7 +77,7 @@ class Finisher:
         for waiting in batch:
             waiting.under_way = False
         for answer in answers:
-            if answered := self.outbox.get(answer.token):  # not given up meanwhile
+            if answered := self.pending.get(answer.token):  # not given up meanwhile
                 self._hear(answered, answer)
         if len(self) or self._closed.is_set():
             self._wake.set()
@@ -88,20 +88,20 @@ class Finisher:
             waiting.under_way = False
         self._wake.set()
 
-    def recorded(self, held: Held, ending: Ending, state: str) -> None:
+    def recorded(self, inflight: InFlight, ending: Ending, state: str) -> None:
         """An atomic handler has written its own outcome."""
-        self._progress.forget(held)
-        self._settle(held, ending, state)
+        self._progress.forget(inflight)
+        self._settle(inflight, ending, state)
 
-    def refuse(self, held: Held, ending: Ending) -> None:
+    def refuse(self, inflight: InFlight, ending: Ending) -> None:
         """An atomic handler met the fence: its writes are rolled back, only the trace is left."""
-        self._refused.append(Waiting(held, ending))
+        self._refused.append(Waiting(inflight, ending))
         self._wake.set()
 
-    def note_progress(self, held: Held) -> None:
+    def note_progress(self, inflight: InFlight) -> None:
         """There is progress to store within half a second."""
-        if not held.ended and held.fate is None:
-            self._progress.note(held)
+        if not inflight.ended and inflight.fate is None:
+            self._progress.note(inflight)
             self._wake.set()
 
     def tell_ready(self, queue: str) -> None:
@@ -123,15 +123,15 @@ class Finisher:
                 try:
                     await self._pass()
                 except Exception as error:
-                    await self._pause(self.patience.failed(error))
+                    await self._pause(self.error_policy.failed(error))
                 else:
-                    self.patience.succeeded()
+                    self.error_policy.succeeded()
         finally:
             self._tell()
 
     async def _sleep(self) -> None:
         """Until there is something to write; a set wake is looked at before, never after."""
-        moment = -inf if self._refused or self._ready else self.outbox.next
+        moment = -inf if self._refused or self._ready else self.pending.next
         if self._progress:
             moment = min(moment, self._progress.due)
         if moment > _now():
@@ -151,10 +151,10 @@ class Finisher:
                     await self._closed.wait()
         self._drop_untrusted()
         if not len(self) and not self._ready:
-            self.patience.succeeded()  # there is nothing left to fail with
+            self.error_policy.succeeded()  # there is nothing left to fail with
 
     async def _pass(self) -> None:
-        if batch := self.outbox.batch():
+        if batch := self.pending.batch():
             await self._write(batch)
         if self._refused:
             await self._tell_refused()
@@ -179,27 +179,27 @@ class Finisher:
 
     def _hear(self, waiting: Waiting, answer: Written) -> None:
         if answer.state is not None:
-            self._settle(waiting.held, waiting.ending, answer.state)
+            self._settle(waiting.inflight, waiting.ending, answer.state)
         elif answer.busy:
             waiting.put_off()
         else:
-            self.outbox.take(answer.token)
+            self.pending.take(answer.token)
             self._refused.append(waiting)
 
     async def _write_apart(self, batch: Sequence[Waiting], error: Exception) -> None:
         """The database refuses some outcome's data: it must not sink its neighbours."""
         if len(batch) > 1:
             for waiting in batch:
-                if self.outbox.get(waiting.held.token):
+                if self.pending.get(waiting.inflight.token):
                     await self._write([waiting])
             return
         (waiting,) = batch
         if waiting.ending.outcome is not None and not waiting.replaced:
             waiting.ending = classify.refused_by_database(waiting.ending, error)
             waiting.replaced = True
-        elif self.outbox.take(waiting.held.token):
-            self.reports.unwritable(waiting.held.claim, error)
-            self.registry.settle(waiting.held, Fate.UNRECORDED)
+        elif self.pending.take(waiting.inflight.token):
+            self.outcome_events.unwritable(waiting.inflight.claim, error)
+            self.registry.settle(waiting.inflight, Fate.UNRECORDED)
 
     async def _tell_refused(self) -> None:
         """No row bears these tokens. Either an earlier copy of the statement landed, or the claim
@@ -211,15 +211,15 @@ class Finisher:
             if waiting not in self._refused:  # given up while it was being asked for
                 continue
             self._refused.remove(waiting)
-            found = history.get(waiting.held.token)
+            found = history.get(waiting.inflight.token)
             if has_landed(waiting.ending, found):
-                state = decided_state(waiting.held.claim, waiting.ending, found)
-                ending = as_recorded(waiting.held, waiting.ending, found)
-                self._settle(waiting.held, ending, state)
+                state = decided_state(waiting.inflight.claim, waiting.ending, found)
+                ending = as_recorded(waiting.inflight, waiting.ending, found)
+                self._settle(waiting.inflight, ending, state)
             else:
                 stands = found.outcome if found else None
-                self.reports.refused(waiting.held, waiting.ending, stands)
-                self.registry.settle(waiting.held, Fate.UNRECORDED)
+                self.outcome_events.refused(waiting.inflight, waiting.ending, stands)
+                self.registry.settle(waiting.inflight, Fate.UNRECORDED)
 
     async def _tell_ready(self) -> None:
         queues = sorted(self._ready)
@@ -227,14 +227,14 @@ class Finisher:
         await self.session.call(promotion.notify, WRITE_SECONDS, payloads)
         self._ready.difference_update(queues)
 
-    def _settle(self, held: Held, ending: Ending, state: str) -> None:
-        self.outbox.take(held.token)
-        self.registry.settle(held, fate_of(ending))
+    def _settle(self, inflight: InFlight, ending: Ending, state: str) -> None:
+        self.pending.take(inflight.token)
+        self.registry.settle(inflight, fate_of(ending))
         if state == State.READY:
-            self.on_ready(held.claim.queue)
+            self.on_ready(inflight.claim.queue)
         elif state == State.SCHEDULED and ending.hold is None:
             self.on_soon(ending.delay)
-        self._untold.append((held, ending, state))
+        self._untold.append((inflight, ending, state))
         if len(self._untold) == 1:  # after the next turn, in which the claimer sends its next claim
             loop = asyncio.get_running_loop()
             loop.call_soon(loop.call_soon, self._tell)
@@ -243,34 +243,34 @@ class Finisher:
         """Log lines and signals: while the server is busy with the next claim."""
         untold, self._untold = self._untold, []
         with logs.together():
-            for held, ending, state in untold:
+            for inflight, ending, state in untold:
                 try:
-                    self.reports.written(held, ending, state)
+                    self.outcome_events.written(inflight, ending, state)
                 except Exception:  # a project's logging: it must not silence the others
                     with contextlib.suppress(Exception):
-                        log.exception("outcome_not_told", job=held.claim.id)
+                        log.exception("outcome_not_told", job=inflight.claim.id)
 
     def _drop_untrusted(self) -> None:
         """A lease that was not renewed in time lapses by itself; the leader records the loss."""
         horizon = _now() - self.trust_seconds
-        for waiting in [*self.outbox, *self._refused]:
-            if waiting.held.trusted_from < horizon:
+        for waiting in [*self.pending, *self._refused]:
+            if waiting.inflight.trusted_from < horizon:
                 self.give_up(waiting)
 
     def give_up(self, waiting: Waiting) -> None:
         """Leave one claim to its lease."""
-        self.outbox.take(waiting.held.token)
+        self.pending.take(waiting.inflight.token)
         if waiting in self._refused:
             self._refused.remove(waiting)
-        self.reports.given_up(waiting.held.claim)
-        self.registry.settle(waiting.held, Fate.UNRECORDED)
+        self.outcome_events.given_up(waiting.inflight.claim)
+        self.registry.settle(waiting.inflight, Fate.UNRECORDED)
 
     def give_up_all(self) -> list[int]:
         """The shutdown's time is over: leave what is unwritten to the leases; return the jobs."""
-        left = [*self.outbox, *self._refused]
+        left = [*self.pending, *self._refused]
         for waiting in left:
             self.give_up(waiting)
-        return [waiting.held.claim.id for waiting in left]
+        return [waiting.inflight.claim.id for waiting in left]
 
 
 def _now() -> float:

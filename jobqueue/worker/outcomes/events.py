@@ -9,29 +9,29 @@ import structlog
 from jobqueue.states import Outcome, State
 from jobqueue.store.claims import Claim
 from jobqueue.store.finish import Ending
-from jobqueue.worker.inflight import Held
-from jobqueue.worker.outcomes.task_signals import Receivers
+from jobqueue.worker.inflight import InFlight
+from jobqueue.worker.outcomes.task_signals import TaskSignals
 
 log = structlog.get_logger("jobqueue")
 
 
-class Reports:
+class OutcomeEvents:
     """Renders outcomes as events with stable names; arguments and results are never among them."""
 
-    def __init__(self, receivers: Receivers) -> None:
-        self.receivers = receivers
+    def __init__(self, task_signals: TaskSignals) -> None:
+        self.task_signals = task_signals
         self.died = 0
 
-    def written(self, held: Held, ending: Ending, state: str) -> None:
+    def written(self, inflight: InFlight, ending: Ending, state: str) -> None:
         """The row and its history say so now."""
-        claim = held.claim
+        claim = inflight.claim
         facts = {"job": claim.id, "task": claim.task, "queue": claim.queue}
         if ending.outcome is None:
             log.info("job_returned", **facts, reason=ending.reason)
             return
         facts["attempt"] = claim.attempts + 1
         self._say(ending, state, facts)
-        self.receivers.finished(held, ending, state)
+        self.task_signals.finished(inflight, ending, state)
 
     def _say(self, ending: Ending, state: str, facts: dict[str, Any]) -> None:
         error = f"{ending.error_class}: {ending.error_message}"[:500] if ending.error_class else ""
@@ -51,13 +51,13 @@ class Reports:
                 delay = round(ending.delay, 3)
                 log.warning("job_retry_scheduled", **facts, delay_seconds=delay, error=error)
 
-    def refused(self, held: Held, ending: Ending, stands: str | None) -> None:
+    def refused(self, inflight: InFlight, ending: Ending, stands: str | None) -> None:
         """The fence held: the claim was no longer ours and nothing was changed."""
-        claim = held.claim
+        claim = inflight.claim
         # The beat has said so already when it met the loss first: one warning a loss.
-        say = log.info if held.lost else log.warning
+        say = log.info if inflight.lost else log.warning
         say(
-            "late_outcome" if held.lost else "lease_lost",
+            "late_outcome" if inflight.lost else "lease_lost",
             job=claim.id,
             task=claim.task,
             attempt=claim.attempts + 1,

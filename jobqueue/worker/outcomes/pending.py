@@ -10,7 +10,7 @@ from uuid import UUID
 
 from jobqueue.store.finish import Ending
 from jobqueue.store.finish_and_claim import can_exchange
-from jobqueue.worker.inflight import Held
+from jobqueue.worker.inflight import InFlight
 
 BATCH, BATCH_BYTES = 500, 4 * 1024 * 1024
 BUSY_SECONDS, BUSY_MAX_SECONDS = 0.02, 1.0
@@ -20,7 +20,7 @@ BUSY_SECONDS, BUSY_MAX_SECONDS = 0.02, 1.0
 class Waiting:
     """One outcome on its way to the database."""
 
-    held: Held
+    inflight: InFlight
     ending: Ending
     not_before: float = 0.0
     busy: float = BUSY_SECONDS
@@ -34,7 +34,7 @@ class Waiting:
         self.busy = min(2 * self.busy, BUSY_MAX_SECONDS)
 
 
-class Outbox:
+class PendingOutcomes:
     """Keyed by token, in the order in which the attempts ended."""
 
     def __init__(self) -> None:
@@ -49,8 +49,8 @@ class Outbox:
     def get(self, token: UUID) -> Waiting | None:
         return self._waiting.get(token)
 
-    def put(self, held: Held, ending: Ending) -> None:
-        self._waiting[held.token] = Waiting(held, ending)
+    def put(self, inflight: InFlight, ending: Ending) -> None:
+        self._waiting[inflight.token] = Waiting(inflight, ending)
 
     def take(self, token: UUID) -> Waiting | None:
         """Remove and return one; None when it is no longer there."""
@@ -93,7 +93,7 @@ class Outbox:
 
 
 def _is_lendable(waiting: Waiting) -> bool:
-    return not waiting.lent and waiting.held.ended and can_exchange(waiting.ending)
+    return not waiting.lent and waiting.inflight.ended and can_exchange(waiting.ending)
 
 
 def _now() -> float:

@@ -10,7 +10,7 @@ import structlog
 from jobqueue.store import finish
 from jobqueue.store.connections import Session
 from jobqueue.store.error_classes import concerns_data
-from jobqueue.worker.inflight import Held
+from jobqueue.worker.inflight import InFlight
 
 CALL_SECONDS = 5.0
 APART_SECONDS = 0.5
@@ -23,29 +23,35 @@ class Progress:
     def __init__(self, session: Session) -> None:
         self.session = session
         self.due = 0.0  # when the next of it may be stored
-        self._news: dict[UUID, Held] = {}
+        self._news: dict[UUID, InFlight] = {}
 
     def __bool__(self) -> bool:
         return bool(self._news)
 
-    def note(self, held: Held) -> None:
-        self._news[held.token] = held
+    def note(self, inflight: InFlight) -> None:
+        self._news[inflight.token] = inflight
 
-    def forget(self, held: Held) -> None:
-        self._news.pop(held.token, None)
+    def forget(self, inflight: InFlight) -> None:
+        self._news.pop(inflight.token, None)
 
     async def store(self) -> None:
         """Write the latest of each claim; after weather it is kept for the next time."""
-        batch = [held for held in self._news.values() if held.fate is None and not held.ended]
+        batch = [
+            inflight
+            for inflight in self._news.values()
+            if inflight.fate is None and not inflight.ended
+        ]
         self._news.clear()
         self.due = asyncio.get_running_loop().time() + APART_SECONDS
-        news = [(h.claim.id, h.token, h.control.progress) for h in batch if h.control.progress]
-        if not news:
+        dispatcher = [
+            (h.claim.id, h.token, h.control.progress) for h in batch if h.control.progress
+        ]
+        if not dispatcher:
             return
         try:
-            await self.session.call(finish.progress, CALL_SECONDS, news)
+            await self.session.call(finish.progress, CALL_SECONDS, dispatcher)
         except Exception as error:
             if not concerns_data(error):
-                self._news = {held.token: held for held in batch} | self._news
+                self._news = {inflight.token: inflight for inflight in batch} | self._news
                 raise
-            log.warning("progress_refused", jobs=[id for id, _, _ in news], error=str(error))
+            log.warning("progress_refused", jobs=[id for id, _, _ in dispatcher], error=str(error))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jobqueue.states import Outcome, State
 from jobqueue.store.claims import Claim
 from jobqueue.store.finish import Ending, Stands
-from jobqueue.worker.inflight import Fate, Held
+from jobqueue.worker.inflight import Fate, InFlight
 
 
 def has_landed(ending: Ending, found: Stands | None) -> bool:
@@ -16,9 +16,9 @@ def has_landed(ending: Ending, found: Stands | None) -> bool:
     return found.recorded_by == "holder"
 
 
-def as_recorded(held: Held, ending: Ending, found: Stands | None) -> Ending:
+def as_recorded(inflight: InFlight, ending: Ending, found: Stands | None) -> Ending:
     """An atomic handler's success can have been committed although its answer was lost."""
-    recording: Ending | None = held.recording
+    recording: Ending | None = inflight.recording
     if recording is not None and found is not None and found.outcome == recording.outcome:
         return recording
     return ending

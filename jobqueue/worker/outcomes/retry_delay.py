@@ -8,13 +8,13 @@ from django.utils.module_loading import import_string
 from jobqueue import backoff
 from jobqueue.conf import Settings
 from jobqueue.exceptions import RetryLater, check_delay
-from jobqueue.worker.inflight import Held
+from jobqueue.worker.inflight import InFlight
 from jobqueue.worker.outcomes.attempt_options import Options
 
 log = structlog.get_logger("jobqueue")
 
 
-def chosen(held: Held, error: BaseException, options: Options, settings: Settings) -> float:
+def chosen(inflight: InFlight, error: BaseException, options: Options, settings: Settings) -> float:
     """Return the seconds that the error, the call or the task asks for. What breaks here falls back
     to the setting."""
     try:
@@ -24,13 +24,15 @@ def chosen(held: Held, error: BaseException, options: Options, settings: Setting
         if isinstance(rule, str):
             rule = import_string(rule)
         base, ceiling = settings.backoff_base_seconds, settings.backoff_max_seconds
-        return backoff.delay(held.claim.failures + 1, base=base, ceiling=ceiling, rule=rule)
+        return backoff.delay(inflight.claim.failures + 1, base=base, ceiling=ceiling, rule=rule)
     except BaseException:
-        log.warning("backoff_failed", job=held.claim.id, task=held.claim.task, exc_info=True)
-        return usual(held, settings)
+        log.warning(
+            "backoff_failed", job=inflight.claim.id, task=inflight.claim.task, exc_info=True
+        )
+        return usual(inflight, settings)
 
 
-def usual(held: Held, settings: Settings) -> float:
+def usual(inflight: InFlight, settings: Settings) -> float:
     """Return the seconds that the settings say."""
     base, ceiling = settings.backoff_base_seconds, settings.backoff_max_seconds
-    return backoff.delay(held.claim.failures + 1, base=base, ceiling=ceiling)
+    return backoff.delay(inflight.claim.failures + 1, base=base, ceiling=ceiling)

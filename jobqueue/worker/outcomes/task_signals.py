@@ -21,8 +21,8 @@ from django.utils import timezone
 from jobqueue import tasks
 from jobqueue.states import FINAL, State
 from jobqueue.store.finish import Ending
-from jobqueue.worker.inflight import Held
-from jobqueue.worker.threads.handler_thread import Lane
+from jobqueue.worker.inflight import InFlight
+from jobqueue.worker.threads.handler_thread import HandlerThread
 
 # The project's receivers lag behind the jobs: claim no more until they have caught up.
 MOST_WAITING = 1_000
@@ -30,7 +30,7 @@ log = structlog.get_logger("jobqueue")
 django_log = logging.getLogger("django.tasks")
 
 
-class Receivers:
+class TaskSignals:
     """Sends `task_started` and `task_finished`.
 
     Django's own two receivers only log and are called at once, where anybody hears them. As soon as
@@ -42,18 +42,18 @@ class Receivers:
         self, worker: str, tell_finished: Callable[[Sequence[int]], object] = lambda ids: None
     ) -> None:
         self._worker, self._tell_finished = worker, tell_finished
-        self._lane: Lane | None = None
+        self._handler_thread: HandlerThread | None = None
         self._is_heard = _is_heard(logging.INFO)
 
     @property
     def is_behind(self) -> bool:
-        return self._lane is not None and self._lane.pending > MOST_WAITING
+        return self._handler_thread is not None and self._handler_thread.pending > MOST_WAITING
 
-    def result(self, held: Held) -> TaskResult[..., Any]:
+    def result(self, inflight: InFlight) -> TaskResult[..., Any]:
         """Return Django's view of a running attempt; made when somebody first wants to see it."""
-        claim, task = held.claim, tasks.known(held.claim.task)
-        if held.result is None and task is not None:
-            held.result = TaskResult(
+        claim, task = inflight.claim, tasks.known(inflight.claim.task)
+        if inflight.result is None and task is not None:
+            inflight.result = TaskResult(
                 task=task,
                 id=str(claim.id),
                 status=TaskResultStatus.RUNNING,
@@ -67,25 +67,25 @@ class Receivers:
                 errors=[],
                 worker_ids=[self._worker] * (claim.attempts + 1),
             )
-        result: TaskResult[..., Any] = held.result
+        result: TaskResult[..., Any] = inflight.result
         return result
 
-    def started(self, held: Held) -> None:
+    def started(self, inflight: InFlight) -> None:
         """An attempt begins."""
         if self._is_heard or _has_own(task_started):
-            self._send_well(task_started, self.result(held), logging.INFO)
+            self._send_well(task_started, self.result(inflight), logging.INFO)
         elif _has_own(task_finished):
-            self.result(held)  # now, before the handler can change its arguments
+            self.result(inflight)  # now, before the handler can change its arguments
 
-    def finished(self, held: Held, ending: Ending, state: str) -> None:
+    def finished(self, inflight: InFlight, ending: Ending, state: str) -> None:
         """The final state of a job that was started is confirmed; nothing is sent for any other."""
-        if not held.started or state not in FINAL:
+        if not inflight.started or state not in FINAL:
             return
         status = tasks.STATUS[State(state)]
         failed = status == TaskResultStatus.FAILED
         if not (failed or self._is_heard or _has_own(task_finished)):
             return
-        result = self.result(held)
+        result = self.result(inflight)
         object.__setattr__(result, "status", status)
         object.__setattr__(result, "finished_at", timezone.now())
         if ending.result is not None:
@@ -110,17 +110,17 @@ class Receivers:
             _send(signal, result)
 
     def _apart(self, call: Callable[..., object], *args: Any) -> None:
-        if self._lane is None:
-            self._lane = Lane("signals")
-        self._lane.submit(_call_in_lane, self._lane, call, *args)
+        if self._handler_thread is None:
+            self._handler_thread = HandlerThread("signals")
+        self._handler_thread.submit(_call_in_lane, self._handler_thread, call, *args)
 
     def flush(self) -> Future[None] | None:
         """Return a future that is done when everything sent so far has been received."""
-        return None if self._lane is None else self._lane.submit(lambda: None)
+        return None if self._handler_thread is None else self._handler_thread.submit(lambda: None)
 
     def close(self) -> None:
-        if self._lane is not None:
-            self._lane.close()
+        if self._handler_thread is not None:
+            self._handler_thread.close()
 
 
 def _moment(seconds: float) -> datetime:
@@ -155,14 +155,14 @@ def _logs_quickly(level: int) -> bool:
     )
 
 
-def _call_in_lane(lane: Lane, call: Callable[..., object], *args: Any) -> None:
-    lane.prepare()
+def _call_in_lane(handler_thread: HandlerThread, call: Callable[..., object], *args: Any) -> None:
+    handler_thread.prepare()
     try:
         call(*args)
     except Exception:
         log.exception("signal_not_sent")
     finally:
-        lane.tidy()
+        handler_thread.tidy()
 
 
 def _sender(alias: str) -> type[BaseTaskBackend]:

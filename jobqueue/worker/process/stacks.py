@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from types import FrameType
 from typing import Any
 
-from jobqueue.worker.inflight import Held
+from jobqueue.worker.inflight import InFlight
 
 DEPTH = 30
 
@@ -39,11 +39,11 @@ def of_task(task: asyncio.Task[Any]) -> str:
     return "".join(traceback.format_list(frames))
 
 
-def of_handler(held: Held) -> str:
+def of_handler(inflight: InFlight) -> str:
     """Return where a handler stands: in its lane's thread, or on the loop."""
-    if held.lane is not None and held.lane.pending:
-        return of_thread(held.lane.thread.ident)
-    return of_task(held.task) if held.task is not None else ""
+    if inflight.handler_thread is not None and inflight.handler_thread.pending:
+        return of_thread(inflight.handler_thread.thread.ident)
+    return of_task(inflight.task) if inflight.task is not None else ""
 
 
 def everything(loop: asyncio.AbstractEventLoop | None) -> str:

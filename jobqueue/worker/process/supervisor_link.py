@@ -16,7 +16,7 @@ RECYCLED = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Parent:
+class SupervisorLink:
     """The supervisor of this process. Nothing is ever written to the pipe: it ends when the
     supervisor does, however it ended."""
 
@@ -42,10 +42,10 @@ class Parent:
             loop.remove_reader(self.pipe)
 
 
-def parent(environment: Mapping[str, str] = os.environ) -> Parent | None:
+def parent(environment: Mapping[str, str] = os.environ) -> SupervisorLink | None:
     """Return the supervisor of this process; None when it was started by hand."""
     if SUPERVISOR not in environment:
         return None
     pipe = int(environment[PIPE])
     os.set_inheritable(pipe, False)  # a program that a handler starts has no business with it
-    return Parent(environment[SUPERVISOR], int(environment[CHILD]), pipe)
+    return SupervisorLink(environment[SUPERVISOR], int(environment[CHILD]), pipe)

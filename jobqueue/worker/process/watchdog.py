@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 import structlog
 
 from jobqueue.conf import Settings
-from jobqueue.worker.inflight import Held, Registry
+from jobqueue.worker.inflight import InFlight, InFlightJobs
 from jobqueue.worker.process import signals as process_signals
 from jobqueue.worker.process import stacks
 from jobqueue.worker.process.deadman import DeadMan
@@ -36,10 +36,12 @@ log = structlog.get_logger("jobqueue")
 class Watchdog:
     """Started before the loop. `on_signal` and `on_block` are called on the loop."""
 
-    def __init__(self, settings: Settings, registry: Registry) -> None:
+    def __init__(self, settings: Settings, registry: InFlightJobs) -> None:
         self.settings, self.registry = settings, registry
         self.on_signal: Callable[[int], None] = lambda number: None
-        self.on_block: Callable[[Held, str, float], None] = lambda held, stack, seconds: None
+        self.on_block: Callable[[InFlight, str, float], None] = lambda inflight, stack, seconds: (
+            None
+        )
         self.loop: asyncio.AbstractEventLoop | None = None
         self.first_stop_at: float | None = None  # monotonic
         self.deadline: float | None = None  # monotonic; the enforced end of the process
@@ -49,7 +51,7 @@ class Watchdog:
         self._stops, self._last_stop, self._counted_stop = 0, -BURST_SECONDS, 0.0
         self._answered = time.monotonic()
         self._blocked_since: float | None = None
-        self._culprit: tuple[Held, str] | None = None
+        self._culprit: tuple[InFlight, str] | None = None
         self._early: list[int] = []  # signals from before the loop
         self._lock = threading.Lock()
         self._main = threading.get_ident()
@@ -181,27 +183,27 @@ class Watchdog:
         seconds, self._blocked_since = now - self._blocked_since, None
         log.warning("event_loop_back", seconds=round(seconds, 2))
         if self._culprit is not None:
-            (held, stack), self._culprit = self._culprit, None
-            self.on_block(held, stack, seconds)
+            (inflight, stack), self._culprit = self._culprit, None
+            self.on_block(inflight, stack, seconds)
 
     def _tell_of_block(self, lag: float) -> None:
-        held, stack = self._find_culprit(), stacks.of_thread(self._main)
-        self._culprit = None if held is None else (held, stack)
+        inflight, stack = self._find_culprit(), stacks.of_thread(self._main)
+        self._culprit = None if inflight is None else (inflight, stack)
         log.error(
             "event_loop_blocked",
             seconds=round(lag, 2),
-            job=held.claim.id if held else None,
-            task=held.claim.task if held else None,
+            job=inflight.claim.id if inflight else None,
+            task=inflight.claim.task if inflight else None,
             stack=stack,
         )
 
-    def _find_culprit(self) -> Held | None:
+    def _find_culprit(self) -> InFlight | None:
         current = asyncio.current_task(self.loop)
         if current is None:
             return None
-        for held in self.registry:
-            if held.task is current or current in (held.children or ()):
-                return held
+        for inflight in self.registry:
+            if inflight.task is current or current in (inflight.children or ()):
+                return inflight
         return None
 
     def _trust_end(self) -> float | None:

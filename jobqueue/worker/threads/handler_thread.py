@@ -33,7 +33,7 @@ FRAGILE = frozenset(
 log = structlog.get_logger("jobqueue")
 
 
-class Lane(Executor):
+class HandlerThread(Executor):
     """One thread that runs one call at a time, and the connections that Django opens in it.
 
     A daemon thread: the interpreter's exit does not wait for a handler that never returns.
@@ -69,7 +69,7 @@ class Lane(Executor):
             try:
                 call()
             except BaseException:
-                log.critical("lane_call_broken", lane=self.thread.name, exc_info=True)
+                log.critical("lane_call_broken", handler_thread=self.thread.name, exc_info=True)
             del call  # a handler's arguments and result must not wait here for the next one
             with self._lock:
                 self.pending -= 1
@@ -88,7 +88,7 @@ class Lane(Executor):
             else:
                 orm_connections.tidy_connections()
         except Exception:
-            log.exception("lane_not_tidied", lane=self.thread.name)
+            log.exception("lane_not_tidied", handler_thread=self.thread.name)
             self.stale = True
 
     def bridge(self, loop: Any) -> None:
@@ -191,52 +191,52 @@ def _set_async_exception(thread: int | None, kind: type[BaseException] | None) -
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread or 0), target)
 
 
-class Lanes:
+class HandlerThreads:
     """The lanes of this worker: taken by a handler, given back when nothing of it runs there."""
 
     def __init__(self) -> None:
-        self._free: list[Lane] = []
-        self._taken: set[Lane] = set()
+        self._free: list[HandlerThread] = []
+        self._taken: set[HandlerThread] = set()
         self._made = 0
-        self._canceller: Lane | None = None
+        self._canceller: HandlerThread | None = None
 
-    def take(self) -> Lane:
+    def take(self) -> HandlerThread:
         """Return an idle lane; a new one when all are in use."""
         if self._free:
-            lane = self._free.pop()
+            handler_thread = self._free.pop()
         else:
             self._made += 1
-            lane = Lane(f"lane-{self._made}")
-        self._taken.add(lane)
-        return lane
+            handler_thread = HandlerThread(f"lane-{self._made}")
+        self._taken.add(handler_thread)
+        return handler_thread
 
-    def give_back(self, lane: Lane) -> None:
+    def give_back(self, handler_thread: HandlerThread) -> None:
         """The lane's last call has ended and its connections are tidy."""
-        self._taken.discard(lane)
-        self._free.append(lane)
+        self._taken.discard(handler_thread)
+        self._free.append(handler_thread)
 
     def apart(self, call: Callable[[], None]) -> None:
         """Make a call that may wait for the network, such as cancelling a query."""
         if self._canceller is None:
-            self._canceller = Lane("lane-canceller")
+            self._canceller = HandlerThread("lane-canceller")
         self._canceller.submit(call)
 
     def close_idle(self) -> None:
         """Close the connections of lanes that nobody has used for half a minute."""
         now = time.monotonic()
-        for lane in self._free:
-            if lane.used_at is not None and now - lane.used_at > IDLE_SECONDS:
-                lane.discard()
+        for handler_thread in self._free:
+            if handler_thread.used_at is not None and now - handler_thread.used_at > IDLE_SECONDS:
+                handler_thread.discard()
 
     def renew(self) -> None:
         """Have fresh connections: the idle lanes' at once, the others' when their handler ends."""
-        for lane in self._taken:
-            lane.stale = True
-        for lane in self._free:
-            lane.discard()
+        for handler_thread in self._taken:
+            handler_thread.stale = True
+        for handler_thread in self._free:
+            handler_thread.discard()
 
     def close(self) -> None:
         """Let every idle thread end."""
-        for lane in [*self._free, *filter(None, [self._canceller])]:
-            lane.close()
+        for handler_thread in [*self._free, *filter(None, [self._canceller])]:
+            handler_thread.close()
         self._free.clear()

@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from jobqueue.models import Job, LeaderLease
 from jobqueue.worker.leadership import leaderless
-from jobqueue.worker.leadership.leaderless import Vacancy
+from jobqueue.worker.leadership.leaderless import LeaderWatch
 from tests.children import wait_until
 from tests.sample_tasks import send
 from tests.worker.parts import working
@@ -18,7 +18,7 @@ from tests.worker.parts import working
 def test_that_nobody_leads_is_said_once_after_a_while_and_so_is_the_end_of_it(monkeypatch):
     now = 100.0
     monkeypatch.setattr(leaderless.time, "monotonic", lambda: now)
-    seen = Vacancy(lease_seconds=15)
+    seen = LeaderWatch(lease_seconds=15)
     with structlog.testing.capture_logs() as entries:
         for moment, vacant in [
             (100, True),

@@ -17,7 +17,7 @@ from jobqueue.models import Job
 from jobqueue.states import State
 from jobqueue.worker.threads import handler_thread as lanes_module
 from jobqueue.worker.threads import orm_connections
-from jobqueue.worker.threads.handler_thread import Lane, Lanes
+from jobqueue.worker.threads.handler_thread import HandlerThread, HandlerThreads
 from tests.children import wait_until
 from tests.worker import jobs
 from tests.worker.running import active, attempts, open_transactions, sql
@@ -34,23 +34,23 @@ def backend() -> int:
 
 
 @pytest.fixture
-def lane(transactional_db):
-    lane = Lane("lane-of-a-test")
-    yield lane
-    lane.close()
-    lane.thread.join(10)
+def handler_thread(transactional_db):
+    handler_thread = HandlerThread("lane-of-a-test")
+    yield handler_thread
+    handler_thread.close()
+    handler_thread.thread.join(10)
 
 
-def in_lane(lane, function):
+def in_lane(handler_thread, function):
     """Run a handler's body as the worker does: prepared before, tidied after."""
 
     def run():
-        lane.prepare()
-        ended = lane.run_user_code(function)
-        lane.tidy()
+        handler_thread.prepare()
+        ended = handler_thread.run_user_code(function)
+        handler_thread.tidy()
         return ended
 
-    value, error = lane.submit(run).result(20)
+    value, error = handler_thread.submit(run).result(20)
     if error is not None:
         raise error
     return value
@@ -213,11 +213,11 @@ def test_ten_plain_jobs_run_side_by_side(work, body):
     ],
 )
 @pytest.mark.spec("S81")
-def test_what_a_handler_leaves_in_its_session_does_not_reach_the_next_one(lane, damage):
-    before = in_lane(lane, backend)
-    in_lane(lane, lambda: jobs.query(damage) and None)
-    assert in_lane(lane, backend) != before
-    assert in_lane(lane, Group.objects.count) == 0
+def test_what_a_handler_leaves_in_its_session_does_not_reach_the_next_one(handler_thread, damage):
+    before = in_lane(handler_thread, backend)
+    in_lane(handler_thread, lambda: jobs.query(damage) and None)
+    assert in_lane(handler_thread, backend) != before
+    assert in_lane(handler_thread, Group.objects.count) == 0
     assert sql("SELECT pg_try_advisory_lock(7)") == [(True,)]
     sql("SELECT pg_advisory_unlock(7)")
 
@@ -234,10 +234,10 @@ def _written_to_a_standby():
 
 
 @pytest.mark.spec("S47")
-def test_a_session_that_may_only_read_is_not_kept(lane):
-    before = in_lane(lane, backend)
-    in_lane(lane, _written_to_a_standby)
-    assert in_lane(lane, backend) != before
+def test_a_session_that_may_only_read_is_not_kept(handler_thread):
+    before = in_lane(handler_thread, backend)
+    in_lane(handler_thread, _written_to_a_standby)
+    assert in_lane(handler_thread, backend) != before
 
 
 @pytest.mark.parametrize(
@@ -277,42 +277,42 @@ def _left_closed():
 
 @pytest.mark.spec("S81")
 @pytest.mark.parametrize("leave", [_left_open, _left_atomic, _left_broken, _left_closed])
-def test_a_transaction_that_a_handler_left_is_rolled_back_for_the_next_one(lane, leave):
-    in_lane(lane, leave)
+def test_a_transaction_that_a_handler_left_is_rolled_back_for_the_next_one(handler_thread, leave):
+    in_lane(handler_thread, leave)
     assert open_transactions() == []
-    assert in_lane(lane, lambda: connection.in_atomic_block) is False
-    in_lane(lane, lambda: Group.objects.create(name="next"))
+    assert in_lane(handler_thread, lambda: connection.in_atomic_block) is False
+    in_lane(handler_thread, lambda: Group.objects.create(name="next"))
     assert list(Group.objects.values_list("name", flat=True)) == ["next"]
 
 
-def test_a_connection_that_was_used_well_is_kept(lane):
-    assert in_lane(lane, backend) == in_lane(lane, backend)
+def test_a_connection_that_was_used_well_is_kept(handler_thread):
+    assert in_lane(handler_thread, backend) == in_lane(handler_thread, backend)
 
 
-def test_a_connection_is_not_kept_past_its_largest_age(lane, settings):
+def test_a_connection_is_not_kept_past_its_largest_age(handler_thread, settings):
     config = connections["default"].settings_dict
     before = config["CONN_MAX_AGE"]
     try:
         config["CONN_MAX_AGE"] = 0.001
-        first = in_lane(lane, backend)
-        wait_until(lambda: in_lane(lane, backend) != first)
+        first = in_lane(handler_thread, backend)
+        wait_until(lambda: in_lane(handler_thread, backend) != first)
     finally:
         config["CONN_MAX_AGE"] = before
 
 
-def test_django_checks_the_health_itself_where_it_was_asked_to(lane, monkeypatch):
+def test_django_checks_the_health_itself_where_it_was_asked_to(handler_thread, monkeypatch):
     monkeypatch.setitem(connections["default"].settings_dict, "CONN_HEALTH_CHECKS", True)
-    first = in_lane(lane, backend)
-    assert in_lane(lane, backend) == first
+    first = in_lane(handler_thread, backend)
+    assert in_lane(handler_thread, backend) == first
     sql("SELECT pg_terminate_backend(%s, 5000)", first)
-    assert in_lane(lane, backend) != first
+    assert in_lane(handler_thread, backend) != first
 
 
-def test_debug_does_not_fill_the_log_of_queries(lane, settings):
+def test_debug_does_not_fill_the_log_of_queries(handler_thread, settings):
     settings.DEBUG = True
     for _ in range(3):
-        in_lane(lane, lambda: [backend() for _ in range(50)])
-        assert lane.submit(lambda: len(connection.queries_log)).result(5) == 0
+        in_lane(handler_thread, lambda: [backend() for _ in range(50)])
+        assert handler_thread.submit(lambda: len(connection.queries_log)).result(5) == 0
 
 
 @pytest.fixture
@@ -341,37 +341,37 @@ def test_more_lanes_than_the_pool_has_connections_share_them(pooled, work, body)
 
 @pytest.mark.spec("S81", "D35")
 @pytest.mark.parametrize("leave", [_left_atomic, _left_broken, _left_closed])
-def test_no_pool_hands_on_what_a_handler_left(pooled, lane, leave):
-    in_lane(lane, leave)
-    in_lane(lane, lambda: jobs.query("SET search_path = nowhere"))
+def test_no_pool_hands_on_what_a_handler_left(pooled, handler_thread, leave):
+    in_lane(handler_thread, leave)
+    in_lane(handler_thread, lambda: jobs.query("SET search_path = nowhere"))
     for _ in range(4):
-        assert in_lane(lane, Group.objects.count) == 0
+        assert in_lane(handler_thread, Group.objects.count) == 0
     wait_until(lambda: open_transactions() == [])
 
 
 def test_fresh_connections_are_had_after_a_hangup(transactional_db):
-    lanes = Lanes()
-    idle, busy = lanes.take(), lanes.take()
+    handler_threads = HandlerThreads()
+    idle, busy = handler_threads.take(), handler_threads.take()
     first, second = in_lane(idle, backend), in_lane(busy, backend)
-    lanes.give_back(idle)
-    lanes.renew()
-    assert in_lane(lanes.take(), backend) != first
+    handler_threads.give_back(idle)
+    handler_threads.renew()
+    assert in_lane(handler_threads.take(), backend) != first
     in_lane(busy, lambda: None)  # its handler ends
     assert in_lane(busy, backend) != second
-    for lane in (idle, busy):
-        lane.close()
-        lane.thread.join(10)
+    for handler_thread in (idle, busy):
+        handler_thread.close()
+        handler_thread.thread.join(10)
 
 
 @pytest.mark.spec("S73", "A23")
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit, StopIteration])
-def test_a_lane_survives_whatever_its_calls_raise(lane, kind):
+def test_a_lane_survives_whatever_its_calls_raise(handler_thread, kind):
     def call():
         raise kind
 
     with pytest.raises(RuntimeError if kind is StopIteration else kind):
-        lane.submit(call).result(5)
-    assert lane.submit(lambda: 1).result(5) == 1
+        handler_thread.submit(call).result(5)
+    assert handler_thread.submit(lambda: 1).result(5) == 1
 
 
 class Interrupt(BaseException):
@@ -384,7 +384,7 @@ def _spin(until):
 
 
 @pytest.mark.spec("S60", "S73")
-def test_an_interrupt_never_leaves_the_handlers_code(lane, request):
+def test_an_interrupt_never_leaves_the_handlers_code(handler_thread, request):
     """Raced at the handler's very end, thousands of times: it lands in the handler or nowhere."""
     rounds = 30_000 if request.config.getoption("--long") else 3_000
     landed, missed = 0, 0
@@ -395,33 +395,36 @@ def test_an_interrupt_never_leaves_the_handlers_code(lane, request):
                 pass
             return number
 
-        lane._interrupted_at = 0.0
-        ended = lane.submit(lane.run_user_code, body)
+        handler_thread._interrupted_at = 0.0
+        ended = handler_thread.submit(handler_thread.run_user_code, body)
         while not ended.done():
-            lane.interrupt(Interrupt)
+            handler_thread.interrupt(Interrupt)
         value, error = ended.result(5)
         assert isinstance(error, Interrupt) if error else value == number
         landed, missed = landed + (error is not None), missed + (error is None)
-        assert lane.submit(lambda: "quiet").result(5) == "quiet"
+        assert handler_thread.submit(lambda: "quiet").result(5) == "quiet"
     assert landed
     assert missed
 
 
 @pytest.mark.spec("S71")
-def test_an_interrupt_behind_the_last_line_does_not_take_the_result(lane):
+def test_an_interrupt_behind_the_last_line_does_not_take_the_result(handler_thread):
     """As if it had been set while the handler returned: it lands in the lane's own code."""
-    shut, landed = lane.shut_interrupts, []
+    shut, landed = handler_thread.shut_interrupts, []
 
     def late():
         if not landed:
             landed.append(True)
-            lanes_module._set_async_exception(lane.thread.ident, Interrupt)
+            lanes_module._set_async_exception(handler_thread.thread.ident, Interrupt)
         shut()
 
-    lane.shut_interrupts = late
-    assert lane.submit(lane.run_user_code, lambda: "reached").result(5) == ("reached", None)
+    handler_thread.shut_interrupts = late
+    assert handler_thread.submit(handler_thread.run_user_code, lambda: "reached").result(5) == (
+        "reached",
+        None,
+    )
     assert landed
-    assert lane.submit(lambda: "quiet").result(5) == "quiet"
+    assert handler_thread.submit(lambda: "quiet").result(5) == "quiet"
 
 
 @pytest.fixture(autouse=True)
@@ -434,23 +437,23 @@ def _restless(request):
     sys.setswitchinterval(before)
 
 
-def test_an_interrupt_is_refused_when_no_user_code_runs(lane):
-    assert lane.interrupt(Interrupt) is False
+def test_an_interrupt_is_refused_when_no_user_code_runs(handler_thread):
+    assert handler_thread.interrupt(Interrupt) is False
     done, begun = threading.Event(), threading.Event()
 
     def body():
         begun.set()
         _spin(done)
 
-    ended = lane.submit(lane.run_user_code, body)
+    ended = handler_thread.submit(handler_thread.run_user_code, body)
     assert begun.wait(10)
-    assert lane.interrupt(Interrupt) is True
-    assert lane.interrupt(Interrupt) is False  # one at a time
+    assert handler_thread.interrupt(Interrupt) is True
+    assert handler_thread.interrupt(Interrupt) is False  # one at a time
     assert isinstance(ended.result(10)[1], Interrupt)
-    assert lane.interrupt(Interrupt) is False
+    assert handler_thread.interrupt(Interrupt) is False
 
 
-def test_a_driver_lock_held_at_an_interrupt_is_not_handed_to_the_next_handler(lane):
+def test_a_driver_lock_held_at_an_interrupt_is_not_handed_to_the_next_handler(handler_thread):
     """The interrupt may have landed inside the driver: the connection is not used again."""
     begun, done = threading.Event(), threading.Event()
 
@@ -460,21 +463,21 @@ def test_a_driver_lock_held_at_an_interrupt_is_not_handed_to_the_next_handler(la
         _spin(done)
 
     def run():
-        lane.prepare()
-        ended = lane.run_user_code(body)
-        lane.tidy()
+        handler_thread.prepare()
+        ended = handler_thread.run_user_code(body)
+        handler_thread.tidy()
         return ended
 
-    before = in_lane(lane, backend)
-    ended = lane.submit(run)
+    before = in_lane(handler_thread, backend)
+    ended = handler_thread.submit(run)
     assert begun.wait(10)
-    wait_until(lambda: lane.interrupt(Interrupt))
+    wait_until(lambda: handler_thread.interrupt(Interrupt))
     assert isinstance(ended.result(10)[1], Interrupt)
-    assert in_lane(lane, backend) != before
+    assert in_lane(handler_thread, backend) != before
 
 
 @pytest.mark.parametrize("path", sorted(lanes_module.FRAGILE))
-def test_an_interrupt_waits_while_a_lock_of_the_whole_process_may_be_held(lane, path):
+def test_an_interrupt_waits_while_a_lock_of_the_whole_process_may_be_held(handler_thread, path):
     """As between `lock.acquire()` and the `try:` behind it."""
     begun, leave, done = threading.Event(), threading.Lock(), threading.Event()
     words = {"begun": begun, "leave": leave}
@@ -485,27 +488,27 @@ def test_an_interrupt_waits_while_a_lock_of_the_whole_process_may_be_held(lane, 
         words["inside"]()
         _spin(done)
 
-    ended = lane.submit(lane.run_user_code, body)
+    ended = handler_thread.submit(handler_thread.run_user_code, body)
     assert begun.wait(10)
     for _ in range(50):
-        assert lane.interrupt(Interrupt) is False
+        assert handler_thread.interrupt(Interrupt) is False
     leave.acquire()
-    wait_until(lambda: lane.interrupt(Interrupt))
+    wait_until(lambda: handler_thread.interrupt(Interrupt))
     assert isinstance(ended.result(10)[1], Interrupt)
 
 
-def test_a_query_cancel_never_hits_the_next_call(lane):
+def test_a_query_cancel_never_hits_the_next_call(handler_thread):
     def sleep():
-        lane.prepare()
+        handler_thread.prepare()
         jobs.query("SELECT pg_sleep(30)")
 
-    first = lane.submit(sleep)
-    cancel = wait_until(lane.queries)
+    first = handler_thread.submit(sleep)
+    cancel = wait_until(handler_thread.queries)
     cancel()
     with pytest.raises(DatabaseError):
         first.result(20)
-    second = lane.submit(lambda: jobs.query("SELECT pg_sleep(0.3), 5")[1])
-    wait_until(lane.queries)
+    second = handler_thread.submit(lambda: jobs.query("SELECT pg_sleep(0.3), 5")[1])
+    wait_until(handler_thread.queries)
     cancel()  # late: it was meant for the first
     assert second.result(20) == 5
 

@@ -11,7 +11,7 @@ from tests.rows import add_running, add_worker, ago, ahead, insert, job_row, one
 async def beat(connection, worker, held, **changes):
     given = {"lease": 30.0, "phase": "RUNNING", "wake": "notified", **changes}
     return await heartbeat.beat(
-        connection, worker, [heartbeat.Held(*pair) for pair in held], **given
+        connection, worker, [heartbeat.HeldLease(*pair) for pair in held], **given
     )
 
 

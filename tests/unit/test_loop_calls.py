@@ -6,11 +6,11 @@ from contextvars import ContextVar, copy_context
 
 import pytest
 
-from jobqueue.worker.execution.loop_calls import Inbox
+from jobqueue.worker.execution.loop_calls import LoopCalls
 
 
 async def test_calls_that_come_together_wake_the_loop_once(monkeypatch) -> None:
-    loop, inbox, made, wakes = asyncio.get_running_loop(), Inbox(copy_context()), [], []
+    loop, inbox, made, wakes = asyncio.get_running_loop(), LoopCalls(copy_context()), [], []
     wake = loop.call_soon_threadsafe
     monkeypatch.setattr(
         loop, "call_soon_threadsafe", lambda *args, **kwargs: wakes.append(1) or wake(*args)
@@ -24,7 +24,7 @@ async def test_calls_that_come_together_wake_the_loop_once(monkeypatch) -> None:
 
 
 async def test_none_is_left_behind_by_a_wake_that_is_just_over() -> None:
-    loop, inbox, made, every = asyncio.get_running_loop(), Inbox(copy_context()), [], 2_000
+    loop, inbox, made, every = asyncio.get_running_loop(), LoopCalls(copy_context()), [], 2_000
 
     def hand_over() -> None:
         for _ in range(every):
@@ -44,7 +44,7 @@ async def test_one_call_that_raises_stops_no_other_and_each_has_a_context_of_its
     loop, heard, seen = asyncio.get_running_loop(), [], []
     loop.set_exception_handler(lambda loop, facts: heard.append(facts["exception"]))
     name: ContextVar[str] = ContextVar("name", default="nobody's")
-    inbox = Inbox(copy_context())
+    inbox = LoopCalls(copy_context())
 
     def broken() -> None:
         name.set("the broken one's")
@@ -59,7 +59,7 @@ async def test_one_call_that_raises_stops_no_other_and_each_has_a_context_of_its
 
 
 async def test_a_wake_that_fails_keeps_nobody_else_from_waking(monkeypatch) -> None:
-    loop, inbox, made = asyncio.get_running_loop(), Inbox(copy_context()), []
+    loop, inbox, made = asyncio.get_running_loop(), LoopCalls(copy_context()), []
 
     def broken(*args, **kwargs):
         raise RecursionError
@@ -78,4 +78,4 @@ def test_a_closed_loop_is_refused() -> None:
     loop = asyncio.new_event_loop()
     loop.close()
     with pytest.raises(RuntimeError):
-        Inbox(copy_context()).put(loop, print)
+        LoopCalls(copy_context()).put(loop, print)

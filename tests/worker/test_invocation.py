@@ -15,10 +15,10 @@ from jobqueue.exceptions import JobCancelled
 from jobqueue.models import Job
 from jobqueue.states import Reason, State
 from jobqueue.worker.execution import invocation as handlers_module
-from jobqueue.worker.execution.containment import Strays
+from jobqueue.worker.execution.containment import LeftoverTasks
 from jobqueue.worker.execution.invocation import run_coroutine
-from jobqueue.worker.inflight import Held
-from jobqueue.worker.threads.handler_thread import Lanes
+from jobqueue.worker.inflight import InFlight
+from jobqueue.worker.threads.handler_thread import HandlerThreads
 from tests.worker import jobs
 from tests.worker.parts import claim
 from tests.worker.running import active, attempts
@@ -87,9 +87,9 @@ def test_a_clean_up_is_not_cut_short_by_further_cancels(work, body, shared, time
         running.on_loop(running.worker.shutdown.signalled)  # skips to cancelling
         running.wait(lambda: running.worker.shutdown.phase == "CANCELLING")
     for _ in range(20):  # as many beats would
-        held = running.held(job)
-        assert held is not None
-        running.on_loop(running.executor.stop, held, handlers_module.Stop.CANCEL)
+        inflight = running.inflight(job)
+        assert inflight is not None
+        running.on_loop(running.executor.stop, inflight, handlers_module.Stop.CANCEL)
     shared.events["go"].set()
     row = running.final(job)
     assert (row.state, shared.notes) == (State.CANCELLED, ["cleaned"])
@@ -352,12 +352,14 @@ def test_a_handler_that_ignores_everything_keeps_its_slot_and_gets_no_outcome(
 
 async def test_one_that_is_destroyed_with_its_loop_takes_no_lane():
     """Its thread would be nobody's."""
-    held, lanes = Held(claim(), 0.0), Lanes()
-    attempt = run_coroutine(held, lanes, Strays(), lambda: asyncio.sleep(600), lambda *told: told)
+    inflight, handler_threads = InFlight(claim(), 0.0), HandlerThreads()
+    attempt = run_coroutine(
+        inflight, handler_threads, LeftoverTasks(), lambda: asyncio.sleep(600), lambda *told: told
+    )
     attempt.send(None)
     attempt.close()
-    assert held.lane is None
-    assert not lanes._made
+    assert inflight.handler_thread is None
+    assert not handler_threads._made
 
 
 @pytest.mark.spec("S119", "S120")

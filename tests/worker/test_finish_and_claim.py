@@ -35,13 +35,13 @@ async def slots(connection):
 @pytest.fixture
 def exchanged(monkeypatch):
     """What was written along with a claim; nothing is written before it can be."""
-    real, seen = finish_and_claim.exchange, []
+    real, seen = finish_and_claim.finish_and_claim, []
 
     async def noted(*args):
         seen.append([ending.id for ending in args[-1]])
         return await real(*args)
 
-    monkeypatch.setattr(finish_and_claim, "exchange", noted)
+    monkeypatch.setattr(finish_and_claim, "finish_and_claim", noted)
     return seen
 
 
@@ -51,15 +51,15 @@ async def fill(make, connection, count=8):
     intake = make(queues=["default"])
     intake.run()
     await until(lambda: intake.started() == jobs[:SLOTS])
-    await intake.finisher.session.open(5)
+    await intake.completer.session.open(5)
     return intake, jobs
 
 
 def finish(intake, *which, outcome=Outcome.SUCCEEDED, **told):
     """The handlers of these jobs end, all in one turn of the loop."""
-    for held in list(intake.registry):
-        if held.claim.id in which:
-            intake.put(held, outcome, **told)
+    for inflight in list(intake.registry):
+        if inflight.claim.id in which:
+            intake.put(inflight, outcome, **told)
     intake.registry.freed.set()  # the claimer looks at once, not after a second
 
 
@@ -68,7 +68,7 @@ async def finisher_at_rest(intake):
     """While only the claimer may write."""
     await end(intake.tasks[1])
     yield
-    intake.tasks[1] = asyncio.ensure_future(intake.finisher.run())
+    intake.tasks[1] = asyncio.ensure_future(intake.completer.run())
 
 
 async def states(connection, jobs):
@@ -118,7 +118,7 @@ async def test_when_its_answer_is_lost_outcomes_are_repeated_and_claims_are_look
         assert [row["outcome"] for row in await history(connection, job)] == ["SUCCEEDED"]
     told = [fact for fact in intake.told.written_ if fact[1] is not None]
     assert sorted(told) == [(job, Outcome.SUCCEEDED, "SUCCEEDED") for job in jobs[:SLOTS]]
-    returned = [held.claim.id for held in intake.handlers.returned]
+    returned = [inflight.claim.id for inflight in intake.handlers.returned]
     assert sorted(returned) == (jobs[SLOTS:] if has_happened else [])
     for job in jobs[SLOTS:]:
         row = await job_row(connection, job)
@@ -144,8 +144,8 @@ async def test_data_that_the_database_refuses_sinks_neither_the_claim_nor_its_ne
             await until(lambda first=first: jobs[first : first + SLOTS] in exchanged)
         await until(lambda first=first: len(intake.started()) == min(first + 2 * SLOTS, 24))
     assert not intake.tasks[0].done()
-    assert not intake.outages._troubled
-    await until(lambda: not len(intake.finisher))
+    assert not intake.outage_log._troubled
+    await until(lambda: not len(intake.completer))
     assert await states(connection, jobs[:21]) == ["DEAD", "SUCCEEDED", "SUCCEEDED"] * 7
     assert await slots() is None
 
@@ -176,7 +176,7 @@ async def test_a_refused_outcome_does_not_make_a_full_round_look_short(
 ):
     """Its slot is taken by another job; and the queue, which holds more, is asked again."""
     intake, jobs = await fill(make, connection)
-    (lost,) = [held for held in intake.registry if held.claim.id == jobs[0]]
+    (lost,) = [inflight for inflight in intake.registry if inflight.claim.id == jobs[0]]
     await connection.execute(
         "UPDATE jobqueue_job SET lease_expires_at = now() - interval '1 s' WHERE id = %s", jobs[:1]
     )
@@ -185,7 +185,7 @@ async def test_a_refused_outcome_does_not_make_a_full_round_look_short(
     for round in range(SLOTS, 8):
         finish(intake, jobs[round - SLOTS])
         await until(lambda round=round: len(intake.started()) == round + 1)
-        await until(lambda: not len(intake.finisher))
+        await until(lambda: not len(intake.completer))
     assert intake.told.refused_ == [(jobs[0], Outcome.SUCCEEDED, "LOST")]
     assert await slots() is None
 
@@ -195,14 +195,14 @@ async def test_at_a_stop_in_its_middle_outcomes_stand_and_claims_go_back(
     make, connection, monkeypatch, slots
 ):
     intake, jobs = await fill(make, connection)
-    real = finish_and_claim.exchange
+    real = finish_and_claim.finish_and_claim
 
     async def stopped_meanwhile(*args):
         answer = await real(*args)
         intake.claimer.stop()
         return answer
 
-    monkeypatch.setattr(finish_and_claim, "exchange", stopped_meanwhile)
+    monkeypatch.setattr(finish_and_claim, "finish_and_claim", stopped_meanwhile)
     async with finisher_at_rest(intake):
         finish(intake, *jobs[:SLOTS])
         await intake.tasks[0]
@@ -229,7 +229,7 @@ async def test_cut_off_by_the_deadline_it_leaves_nothing_behind(
         await end(intake.tasks[0])
         proxy.heal()
         await intake.claimer.settle()
-    intake.finisher.close()
+    intake.completer.close()
     await asyncio.wait_for(intake.tasks[1], 10)
     assert await states(connection, jobs) == ["SUCCEEDED"] * 3 + ["READY"] * 5
     counts = intake.registry.counts
@@ -246,15 +246,15 @@ async def test_a_finisher_that_is_closed_meanwhile_ends_with_the_answer(make, co
         intake.claimer.stop()
         await intake.tasks[0]
         finish(intake, *jobs[:SLOTS])
-        batch += intake.finisher.outbox.lend(SLOTS)
+        batch += intake.completer.pending.lend(SLOTS)
     assert len(batch) == SLOTS
-    intake.finisher.close()
+    intake.completer.close()
     for _ in range(3):
         await asyncio.sleep(0)
     answers = await store_finish.finish(
         connection, intake.claimer.intake.worker, [waiting.ending for waiting in batch]
     )
-    intake.finisher.heard(batch, answers)
+    intake.completer.heard(batch, answers)
     await asyncio.wait_for(intake.tasks[1], 10)
     assert intake.registry.counts[Fate.COMPLETED] == SLOTS
 
@@ -266,8 +266,8 @@ async def test_through_any_weather_each_job_ends_once_and_no_slot_is_given_twice
     """Cuts at any moment of forty rounds, by which each job has its one outcome all the same."""
     monkeypatch.setattr("jobqueue.worker.claiming.lost_claims.ASK_SECONDS", 0.05)
     intake, jobs = await fill(make, connection, 60)
-    for service in (intake.claimer, intake.finisher):
-        service.patience._backoff.most = 0.05
+    for service in (intake.claimer, intake.completer):
+        service.error_policy._backoff.most = 0.05
 
     async def weather():
         while True:
@@ -278,9 +278,9 @@ async def test_through_any_weather_each_job_ends_once_and_no_slot_is_given_twice
     try:
 
         def all_over():
-            for held in intake.handlers.started:
-                if not held.ended and intake.registry.get(held.token):
-                    intake.put(held)
+            for inflight in intake.handlers.started:
+                if not inflight.ended and intake.registry.get(inflight.token):
+                    intake.put(inflight)
             return intake.registry.counts[Fate.COMPLETED] >= 60
 
         await until(all_over, seconds=60)
@@ -289,7 +289,7 @@ async def test_through_any_weather_each_job_ends_once_and_no_slot_is_given_twice
     assert await states(connection, jobs) == ["SUCCEEDED"] * 60
     for job in jobs:
         assert [row["number"] for row in await history(connection, job)] == [1]
-    started = [held.claim.id for held in intake.handlers.started]
+    started = [inflight.claim.id for inflight in intake.handlers.started]
     assert sorted(started) == jobs
     assert intake.registry.counts[Fate.UNRECORDED] == 0
     assert await slots() is None
@@ -305,7 +305,7 @@ async def test_more_locked_rows_than_free_slots_are_no_error(connection, connect
     other = await connect()
     async with other.transaction():
         await other.execute("SELECT FROM jobqueue_job FOR UPDATE")
-        answers, claimed = await finish_and_claim.exchange(
+        answers, claimed = await finish_and_claim.finish_and_claim(
             connection, "default", worker, new_tokens(1), 30.0, None, ended
         )
     assert (answers, claimed) == ([], [])
@@ -355,7 +355,7 @@ async def test_an_exchange_leaves_the_same_rows_as_a_finish(connection):
 
 
 async def _by_exchange(connection, worker, ended):
-    written, claimed = await finish_and_claim.exchange(
+    written, claimed = await finish_and_claim.finish_and_claim(
         connection, "none", worker, [], 30.0, None, ended
     )
     assert claimed == []
@@ -392,13 +392,15 @@ async def test_a_row_that_changes_behind_the_snapshot_is_written_or_left_but_nev
         await add_job(connection)
     rows = await claims.claim(connection, "default", worker, new_tokens(3), 30.0)
     ended = [Ending(id=row.id, token=row.token, outcome=Outcome.SUCCEEDED) for row in rows]
-    waiting = finish_and_claim.EXCHANGE.replace(
+    waiting = finish_and_claim.FINISH_AND_CLAIM.replace(
         "    ORDER BY j.id\n", "    AND (SELECT pg_advisory_lock(7)::text) = '' ORDER BY j.id\n", 1
     )
-    monkeypatch.setattr(finish_and_claim, "EXCHANGE", waiting)
+    monkeypatch.setattr(finish_and_claim, "FINISH_AND_CLAIM", waiting)
     await other.execute("SELECT pg_advisory_lock(7)")
     sent = asyncio.ensure_future(
-        finish_and_claim.exchange(connection, "default", worker, new_tokens(3), 30.0, None, ended)
+        finish_and_claim.finish_and_claim(
+            connection, "default", worker, new_tokens(3), 30.0, None, ended
+        )
     )
     await until(
         lambda: one(

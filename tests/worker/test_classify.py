@@ -24,7 +24,7 @@ from jobqueue.exceptions import (
 from jobqueue.models import Job
 from jobqueue.states import Outcome, Reason, State
 from jobqueue.store.claims import Claim
-from jobqueue.worker.inflight import Held, Stop
+from jobqueue.worker.inflight import InFlight, Stop
 from jobqueue.worker.outcomes import classify, error_text
 from jobqueue.worker.outcomes.attempt_options import Options
 from tests.worker import jobs
@@ -59,8 +59,8 @@ def claim(**given: Any) -> Claim:
     return Claim(**{**usual, **given})
 
 
-def held(told=None, landed=False, **given):
-    one = Held(claim(**given), 0.0)
+def inflight(told=None, landed=False, **given):
+    one = InFlight(claim(**given), 0.0)
     one.told, one.landed = told, landed
     one.control.cancelled = told is Stop.CANCEL
     return one
@@ -73,7 +73,7 @@ def options(**given):
 
 def of(error, told=None, *, value=None, landed=False, backoff=None, **given):
     return classify.of(
-        held(told, landed, **given), value, error, options(backoff=backoff), SETTINGS
+        inflight(told, landed, **given), value, error, options(backoff=backoff), SETTINGS
     )
 
 

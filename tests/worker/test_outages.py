@@ -6,19 +6,19 @@ import structlog
 from psycopg import errors
 
 from jobqueue.store.error_classes import CallTimeout
-from jobqueue.worker.outages import Outages, Patience
+from jobqueue.worker.outages import ErrorPolicy, OutageLog
 from jobqueue.worker.services import within
 
 
 @pytest.fixture
-def patience():
-    outages = Outages()
-    return Patience("claim", outages), Patience("beat", outages)
+def error_policy():
+    outage_log = OutageLog()
+    return ErrorPolicy("claim", outage_log), ErrorPolicy("beat", outage_log)
 
 
 @pytest.mark.spec("S47")
-def test_an_outage_is_one_line_and_one_when_it_is_over_whoever_meets_it(patience):
-    claim, beat = patience
+def test_an_outage_is_one_line_and_one_when_it_is_over_whoever_meets_it(error_policy):
+    claim, beat = error_policy
     with structlog.testing.capture_logs() as logs:
         for _ in range(3):
             claim.failed(CallTimeout("no answer"))
@@ -39,8 +39,8 @@ def test_an_outage_is_one_line_and_one_when_it_is_over_whoever_meets_it(patience
         errors.SerializationFailure,
     ],
 )
-def test_a_server_that_answers_is_not_called_unreachable(patience, error):
-    claim, beat = patience
+def test_a_server_that_answers_is_not_called_unreachable(error_policy, error):
+    claim, beat = error_policy
     with structlog.testing.capture_logs() as logs:
         for _ in range(3):
             claim.failed(error("no"))

@@ -11,9 +11,9 @@ from jobqueue.states import Outcome
 from jobqueue.store import claims, finish
 from jobqueue.store.connections import Session
 from jobqueue.store.finish import Ending
-from jobqueue.worker.inflight import Fate, Registry
-from jobqueue.worker.outages import Outages, Patience
-from jobqueue.worker.outcomes.completer import Finisher
+from jobqueue.worker.inflight import Fate, InFlightJobs
+from jobqueue.worker.outages import ErrorPolicy, OutageLog
+from jobqueue.worker.outcomes.completer import Completer
 from tests.processes.proxy import Proxy
 from tests.rows import add_job, history, job_row, one
 from tests.waiting import until
@@ -34,36 +34,36 @@ class Desk:
 
     def __init__(self, parameters, proxy, connection):
         host, port = proxy.address
-        self.connection, self.registry = connection, Registry(1000)
-        self.told, self.outages = Told(), Outages()
+        self.connection, self.registry = connection, InFlightJobs(1000)
+        self.told, self.outage_log = Told(), OutageLog()
         self.session = Session({**parameters, "host": host, "port": port}, "finish")
-        self.finisher = Finisher(
+        self.completer = Completer(
             self.session,
             ME,
             self.registry,
             self.told,
-            Patience("finish", self.outages),
+            ErrorPolicy("finish", self.outage_log),
             trust_seconds=LEASE,
         )
-        self.task = asyncio.ensure_future(self.finisher.run())
+        self.task = asyncio.ensure_future(self.completer.run())
 
     async def claim(self, count=1, ended=True, **columns):
         for _ in range(count):
             await add_job(self.connection, **columns)
         given = [uuid4() for _ in range(count)]
         rows = await claims.claim(self.connection, "default", ME, given, LEASE)
-        held = [self.registry.add(row, asyncio.get_running_loop().time()) for row in rows]
-        for one_held in held if ended else ():
+        inflight = [self.registry.add(row, asyncio.get_running_loop().time()) for row in rows]
+        for one_held in inflight if ended else ():
             self.registry.end(one_held)
-        return held
+        return inflight
 
-    def put(self, held, outcome=Outcome.SUCCEEDED, **columns):
-        ending = Ending(id=held.claim.id, token=held.token, outcome=outcome, **columns)
-        self.finisher.put(held, ending)
+    def put(self, inflight, outcome=Outcome.SUCCEEDED, **columns):
+        ending = Ending(id=inflight.claim.id, token=inflight.token, outcome=outcome, **columns)
+        self.completer.put(inflight, ending)
         return ending
 
-    async def states(self, *held):
-        return [(await job_row(self.connection, h.claim.id))["state"] for h in held]
+    async def states(self, *inflight):
+        return [(await job_row(self.connection, h.claim.id))["state"] for h in inflight]
 
 
 @pytest_asyncio.fixture
@@ -75,16 +75,16 @@ async def desk(parameters, proxy, connection):
 
 
 async def empty(desk):
-    await until(lambda: not len(desk.finisher) and not desk.finisher._untold)
+    await until(lambda: not len(desk.completer) and not desk.completer._untold)
 
 
 @pytest.mark.spec("S66", "S38")
 async def test_all_that_wait_are_written_and_their_slots_are_free(desk):
-    held = await desk.claim(20)
-    for one_held in held:
+    inflight = await desk.claim(20)
+    for one_held in inflight:
         desk.put(one_held)
     await empty(desk)
-    assert set(await desk.states(*held)) == {"SUCCEEDED"}
+    assert set(await desk.states(*inflight)) == {"SUCCEEDED"}
     assert len(desk.registry) == 0
     assert desk.registry.counts[Fate.COMPLETED] == 20
 
@@ -98,11 +98,11 @@ async def test_what_the_database_refuses_is_written_apart_and_sinks_no_neighbour
     desk.put(odd, Outcome.FAILED, error_message="\0", error_class="x")
     await empty(desk)
     assert await desk.states(good, nul, huge, odd) == ["SUCCEEDED", "DEAD", "DEAD", "DEAD"]
-    for held in (nul, huge, odd):
-        row = await job_row(desk.connection, held.claim.id)
+    for inflight in (nul, huge, odd):
+        row = await job_row(desk.connection, inflight.claim.id)
         assert row["reason"] == "bad result"
         assert "the database refused the outcome" in row["last_error"]
-    assert not desk.outages._troubled
+    assert not desk.outage_log._troubled
 
 
 async def test_text_that_no_encoding_carries_is_a_refusal_too(desk):
@@ -142,8 +142,8 @@ async def test_a_missing_right_is_a_bug_and_not_the_outcome_s_fault(desk, monkey
 
     monkeypatch.setattr(finish, "finish", refused)
     monkeypatch.setattr("random.uniform", lambda low, high: 0.0)
-    (held,) = await desk.claim()
-    desk.put(held)
+    (inflight,) = await desk.claim()
+    desk.put(inflight)
     await until(desk.task.done)
     assert isinstance(desk.task.exception(), psycopg.errors.InsufficientPrivilege)
     assert not desk.told.unwritable_
@@ -156,9 +156,9 @@ async def test_a_locked_row_is_tried_again_and_holds_up_no_neighbour(desk, conne
         await other.execute("SELECT FROM jobqueue_job WHERE id = %s FOR UPDATE", [locked.claim.id])
         desk.put(locked)
         desk.put(free)
-        await until(lambda: len(desk.finisher) == 1)
+        await until(lambda: len(desk.completer) == 1)
         assert await desk.states(free) == ["SUCCEEDED"]
-        await until(lambda: desk.finisher.outbox.get(locked.token).busy > 0.1)
+        await until(lambda: desk.completer.pending.get(locked.token).busy > 0.1)
     await empty(desk)
     assert await desk.states(locked) == ["SUCCEEDED"]
     assert not desk.told.refused_
@@ -185,57 +185,57 @@ async def lose_answer(desk, proxy):
 async def test_a_finish_whose_answer_was_lost_is_recognised_by_its_token(
     desk, proxy, outcome, told, state
 ):
-    (held,) = await desk.claim()
+    (inflight,) = await desk.claim()
     await lose_answer(desk, proxy)
-    desk.put(held, outcome, **told)
-    await until(lambda: _is(desk, held, state))
+    desk.put(inflight, outcome, **told)
+    await until(lambda: _is(desk, inflight, state))
     proxy.cut()
     proxy.heal()
     await empty(desk)
-    assert desk.told.written_ == [(held.claim.id, outcome, state)]
+    assert desk.told.written_ == [(inflight.claim.id, outcome, state)]
     assert not desk.told.refused_
     assert desk.registry.counts[Fate.UNRECORDED] == 0
-    rows = await history(desk.connection, held.claim.id)
+    rows = await history(desk.connection, inflight.claim.id)
     assert [row["late_outcome"] for row in rows] == [""] * (outcome is not None)
 
 
-async def _is(desk, held, state):
-    return await desk.states(held) == [state]
+async def _is(desk, inflight, state):
+    return await desk.states(inflight) == [state]
 
 
 @pytest.mark.spec("S69")
 async def test_a_success_whose_answer_was_lost_is_told_as_the_cancel_that_it_became(desk, proxy):
     """What the row decided (a stored cancel) is told, not what the worker would have guessed."""
-    (held,) = await desk.claim()
+    (inflight,) = await desk.claim()
     await desk.connection.execute("UPDATE jobqueue_job SET cancel_requested_at = now()")
     await lose_answer(desk, proxy)
-    desk.put(held, Outcome.FAILED, error_class="x", delay=60.0)
-    await until(lambda: _is(desk, held, "CANCELLED"))
+    desk.put(inflight, Outcome.FAILED, error_class="x", delay=60.0)
+    await until(lambda: _is(desk, inflight, "CANCELLED"))
     proxy.cut()
     proxy.heal()
     await empty(desk)
-    assert desk.told.written_ == [(held.claim.id, Outcome.FAILED, "CANCELLED")]
+    assert desk.told.written_ == [(inflight.claim.id, Outcome.FAILED, "CANCELLED")]
 
 
 @pytest.mark.spec("S67", "S69", "D15", "D20")
 async def test_after_a_reclaim_the_outcome_is_refused_counted_and_left_in_the_history(desk):
-    (held,) = await desk.claim()
-    await _reclaim(desk.connection, held)
-    desk.put(held)
+    (inflight,) = await desk.claim()
+    await _reclaim(desk.connection, inflight)
+    desk.put(inflight)
     await empty(desk)
-    assert desk.told.refused_ == [(held.claim.id, Outcome.SUCCEEDED, "LOST")]
+    assert desk.told.refused_ == [(inflight.claim.id, Outcome.SUCCEEDED, "LOST")]
     assert not desk.told.written_
     assert desk.registry.counts[Fate.UNRECORDED] == 1
-    (attempt,) = await history(desk.connection, held.claim.id)
+    (attempt,) = await history(desk.connection, inflight.claim.id)
     assert (attempt["outcome"], attempt["late_outcome"]) == ("LOST", "SUCCEEDED")
-    assert await desk.states(held) == ["READY"]
+    assert await desk.states(inflight) == ["READY"]
 
 
-async def _reclaim(connection, held):
+async def _reclaim(connection, inflight):
     from jobqueue.store import reclaims
 
     await connection.execute("UPDATE jobqueue_job SET lease_expires_at = now() - interval '1 s'")
-    verdict = reclaims.Verdict(held.claim.id, held.token, 0.0)
+    verdict = reclaims.Verdict(inflight.claim.id, inflight.token, 0.0)
     assert await reclaims.reclaim(connection, [verdict], "leader")
 
 
@@ -244,9 +244,9 @@ async def test_a_worker_that_was_frozen_past_its_lease_still_says_what_it_wanted
     """Its trust is over, but the database answers: asked first, given up only when it does not."""
     mine, taken = await desk.claim(2)
     await _reclaim(desk.connection, taken)
-    for held in (mine, taken):
-        held.trusted_from -= 2 * LEASE
-        desk.put(held)
+    for inflight in (mine, taken):
+        inflight.trusted_from -= 2 * LEASE
+        desk.put(inflight)
     await empty(desk)
     assert await desk.states(mine) == ["SUCCEEDED"]  # nobody had taken it: no second run
     assert desk.told.refused_ == [(taken.claim.id, Outcome.SUCCEEDED, "LOST")]
@@ -255,16 +255,16 @@ async def test_a_worker_that_was_frozen_past_its_lease_still_says_what_it_wanted
 
 @pytest.mark.spec("S68", "S99", "S100")
 async def test_an_outcome_that_cannot_be_written_within_its_lease_is_disowned(desk, proxy):
-    (held,) = await desk.claim()
+    (inflight,) = await desk.claim()
     proxy.refuse = True
-    desk.finisher.trust_seconds = 0.3
-    desk.put(held)
-    assert held in desk.registry.renewable()
-    await until(lambda: desk.told.given_up_ == [held.claim.id])
+    desk.completer.trust_seconds = 0.3
+    desk.put(inflight)
+    assert inflight in desk.registry.renewable()
+    await until(lambda: desk.told.given_up_ == [inflight.claim.id])
     assert desk.registry.renewable() == []
     assert desk.registry.counts[Fate.UNRECORDED] == 1
     assert len(desk.registry) == 0
-    assert not desk.outages._troubled  # nothing is left to write: no outage of this service
+    assert not desk.outage_log._troubled  # nothing is left to write: no outage of this service
     proxy.heal()
     (later,) = await desk.claim()
     desk.put(later)
@@ -274,27 +274,27 @@ async def test_an_outcome_that_cannot_be_written_within_its_lease_is_disowned(de
 
 @pytest.mark.spec("S70", "S68")
 async def test_weather_delays_an_outcome_and_changes_nothing_else(desk, proxy):
-    (held,) = await desk.claim()
+    (inflight,) = await desk.claim()
     await desk.session.open(5)
     proxy.refuse = True
     proxy.cut()
-    desk.put(held, Outcome.FAILED, error_class="x", error_message="its own", final=True)
-    await until(lambda: desk.outages._troubled)
+    desk.put(inflight, Outcome.FAILED, error_class="x", error_message="its own", final=True)
+    await until(lambda: desk.outage_log._troubled)
     proxy.heal()
     await empty(desk)
-    row = await job_row(desk.connection, held.claim.id)
+    row = await job_row(desk.connection, inflight.claim.id)
     assert (row["state"], row["last_error"], row["failures"]) == ("DEAD", "x: its own", 1)
 
 
 @pytest.mark.spec("S145", "S154")
 async def test_what_is_given_up_while_it_is_being_written_is_counted_once(desk, proxy):
-    held = await desk.claim(3)
+    inflight = await desk.claim(3)
     await desk.session.open(5)
     proxy.delay = (0.3, 0.3)
-    for one_held in held:
+    for one_held in inflight:
         desk.put(one_held)
     await asyncio.sleep(0)
-    assert sorted(desk.finisher.give_up_all()) == sorted(h.claim.id for h in held)
+    assert sorted(desk.completer.give_up_all()) == sorted(h.claim.id for h in inflight)
     (later,) = await desk.claim()
     desk.put(later)
     await empty(desk)
@@ -304,26 +304,26 @@ async def test_what_is_given_up_while_it_is_being_written_is_counted_once(desk, 
 
 
 async def test_once_closed_it_ends_when_nothing_waits_and_does_not_sit_out_a_backoff(desk, proxy):
-    (held,) = await desk.claim()
-    desk.finisher.patience._backoff.failures = 30  # a long outage: it would wait for seconds
+    (inflight,) = await desk.claim()
+    desk.completer.error_policy._backoff.failures = 30  # a long outage: it would wait for seconds
     proxy.refuse = True
-    desk.put(held)
-    await until(lambda: desk.outages._troubled)
+    desk.put(inflight)
+    await until(lambda: desk.outage_log._troubled)
     proxy.heal()
-    desk.finisher.close()
+    desk.completer.close()
     await asyncio.wait({desk.task}, timeout=3)
     assert desk.task.done()
-    assert await desk.states(held) == ["SUCCEEDED"]
+    assert await desk.states(inflight) == ["SUCCEEDED"]
 
 
 async def test_progress_is_stored_while_the_handler_runs_and_kept_for_after_weather(desk, proxy):
-    (held,) = await desk.claim(ended=False)
+    (inflight,) = await desk.claim(ended=False)
     await desk.session.open(5)
     proxy.refuse = True
     proxy.cut()
-    held.control.progress = '{"done": 1}'
-    desk.finisher.note_progress(held)
-    await until(lambda: desk.outages._troubled)
+    inflight.control.progress = '{"done": 1}'
+    desk.completer.note_progress(inflight)
+    await until(lambda: desk.outage_log._troubled)
     proxy.heal()
     progress = "SELECT progress->>'done' FROM jobqueue_job"
     await until(lambda: one(desk.connection, progress))

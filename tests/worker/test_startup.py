@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 from jobqueue.conf import settings
 from jobqueue.worker.shutdown import Shutdown
 from jobqueue.worker.startup import prepare
-from jobqueue.worker.threads.handler_thread import Lanes
+from jobqueue.worker.threads.handler_thread import HandlerThreads
 
 
 def wrapped(error):
@@ -29,10 +29,10 @@ async def test_a_failure_is_told_and_not_fatal_and_the_weather_in_one_line(error
     def fails():
         raise error
 
-    lanes = Lanes()
+    handler_threads = HandlerThreads()
     shutdown = Shutdown(settings(), on_begin=list)
     with capture_logs() as lines:
-        await prepare(lanes, fails, shutdown)
+        await prepare(handler_threads, fails, shutdown)
     (line,) = [line for line in lines if line["event"] == "schedules_not_synchronised"]
     assert ("exc_info" in line, "error" in line) == (has_stack, not has_stack)
-    lanes.close()
+    handler_threads.close()

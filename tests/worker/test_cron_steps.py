@@ -13,7 +13,7 @@ from jobqueue.conf import Settings
 from jobqueue.store import schedules
 from jobqueue.store.connections import Session
 from jobqueue.store.error_classes import CallTimeout
-from jobqueue.worker.leadership.cron_steps import STRIKES, Ticking
+from jobqueue.worker.leadership.cron_steps import STRIKES, CronSteps
 from tests.rows import ago, ahead, insert, one
 
 
@@ -25,7 +25,7 @@ async def leader(parameters):
     def leader(settings=None):
         session = Session(parameters, "maintenance")
         given = settings or Settings()
-        ticking = Ticking(session, worker=uuid4(), settings=given, wake=lambda *_: None)
+        ticking = CronSteps(session, worker=uuid4(), settings=given, wake=lambda *_: None)
         made.append(ticking)
         return ticking
 

@@ -14,10 +14,10 @@ from jobqueue.store.connections import Session
 from jobqueue.worker.claiming import claimer, scan_cursor
 from jobqueue.worker.claiming.claim_round import new_tokens
 from jobqueue.worker.claiming.claimer import Claimer
-from jobqueue.worker.claiming.scan_cursor import Marks
-from jobqueue.worker.inflight import Fate, Registry
-from jobqueue.worker.outages import Outages, Patience
-from jobqueue.worker.outcomes.completer import Finisher
+from jobqueue.worker.claiming.scan_cursor import ScanCursor
+from jobqueue.worker.inflight import Fate, InFlightJobs
+from jobqueue.worker.outages import ErrorPolicy, OutageLog
+from jobqueue.worker.outcomes.completer import Completer
 from tests.rows import Sql, add_job, ago
 from tests.waiting import until
 from tests.worker.faults import Handlers, Told, end
@@ -47,17 +47,17 @@ async def make(parameters, monkeypatch):
 
 class Intake:
     def __init__(self, parameters, settings):
-        self.registry = Registry(settings.concurrency)
-        outages = Outages()
-        self.finisher = Finisher(
+        self.registry = InFlightJobs(settings.concurrency)
+        outage_log = OutageLog()
+        self.completer = Completer(
             Session(parameters, "finish"),
             uuid4(),
             self.registry,
             Told(),
-            Patience("finish", outages),
+            ErrorPolicy("finish", outage_log),
             trust_seconds=30.0,
         )
-        self.handlers = Handlers(self.registry, self.finisher)
+        self.handlers = Handlers(self.registry, self.completer)
         self.sessions = (Session(parameters, "claim"), Session(parameters, "claim 2"))
         self.claimer = Claimer(
             self.sessions,
@@ -66,7 +66,7 @@ class Intake:
             settings,
             self.registry,
             self.handlers,
-            (Patience("claim", outages), Patience("claim 2", outages, helper=True)),
+            (ErrorPolicy("claim", outage_log), ErrorPolicy("claim 2", outage_log, helper=True)),
         )
         self.task = asyncio.ensure_future(self.claimer.run())
 
@@ -74,13 +74,13 @@ class Intake:
         """Let every handler end as soon as it has started, until so many have; return the jobs."""
 
         def enough():
-            for held in self.registry:
-                self.registry.end(held)
-                self.registry.settle(held, Fate.COMPLETED)
+            for inflight in self.registry:
+                self.registry.end(inflight)
+                self.registry.settle(inflight, Fate.COMPLETED)
             return len(self.handlers.started) >= count
 
         await until(enough)
-        return [held.claim.id for held in self.handlers.started]
+        return [inflight.claim.id for inflight in self.handlers.started]
 
     async def past(self, connection, count=4):
         """Begin, and get behind the first jobs, with the mark set."""
@@ -88,7 +88,7 @@ class Intake:
         self.claimer.wake()
         assert await self.started(count) == jobs
         await asyncio.sleep(3 * claimer.PAUSE_SECONDS)
-        assert self.claimer.marks.begin("default", asyncio.get_running_loop().time()).after
+        assert self.claimer.cursor.begin("default", asyncio.get_running_loop().time()).after
         return jobs
 
 
@@ -162,7 +162,9 @@ async def test_a_job_that_came_back_under_load_waits_only_for_the_next_look(make
     feeding = asyncio.ensure_future(feed(connection))
     try:
         await until(
-            lambda: job in [held.claim.id for held in intake.handlers.started] or free(intake)
+            lambda: (
+                job in [inflight.claim.id for inflight in intake.handlers.started] or free(intake)
+            )
         )
     finally:
         await end(feeding)
@@ -175,9 +177,9 @@ async def feed(connection):
 
 
 def free(intake):
-    for held in intake.registry:
-        intake.registry.end(held)
-        intake.registry.settle(held, Fate.COMPLETED)
+    for inflight in intake.registry:
+        intake.registry.end(inflight)
+        intake.registry.settle(inflight, Fate.COMPLETED)
 
 
 async def test_a_paused_queue_gives_nothing_behind_a_mark_either(connection):
@@ -195,7 +197,7 @@ async def moment(connection, text: Sql):
 
 
 def test_quick_looks_leave_no_mark():
-    own = Marks()
+    own = ScanCursor()
     begun = own.begin("default", 1.0)
     assert begun.after is None
     own.seen("default", begun, [], 1.0)
@@ -223,7 +225,7 @@ async def test_a_look_that_failed_is_made_up_for(make, connection, monkeypatch):
 
 def test_a_queue_that_was_never_asked_has_no_mark():
     """As when the stop comes between the wake and the round."""
-    assert Marks().rest("default", 1.0) <= 0
+    assert ScanCursor().rest("default", 1.0) <= 0
 
 
 # With two rounds in flight.
@@ -241,7 +243,7 @@ class _Row(NamedTuple):
 @pytest.mark.parametrize("is_look_first", [True, False])
 @pytest.mark.parametrize("other", ["onward", "an older look"])
 def test_an_answer_that_comes_late_does_not_hide_what_a_look_has_found(is_look_first, other):
-    own = Marks()
+    own = ScanCursor()
     own.seen("default", own.begin("default", 0.0), claimed(0, 10), 0.0)
     if other == "an older look":
         own.look("default")
@@ -256,7 +258,7 @@ def test_an_answer_that_comes_late_does_not_hide_what_a_look_has_found(is_look_f
 
 
 def test_rounds_that_overlap_all_the_time_move_the_mark_on():
-    own, behind = Marks(), []
+    own, behind = ScanCursor(), []
     own.seen("default", own.begin("default", 0.0), claimed(0, 0), 0.0)
     flights = [own.begin("default", 0.1)]
     for minute in range(1, 50):

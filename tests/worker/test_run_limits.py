@@ -28,9 +28,11 @@ async def watch(parameters):
     """Watch the queues `default` and `mail`."""
     sessions, tasks = [], []
 
-    def watch(*, max_runtime=None, held=lambda: 0):
+    def watch(*, max_runtime=None, inflight=lambda: 0):
         sessions.append(Session(parameters, "idle"))
-        watch = IdleWatch(sessions[-1], ["default", "mail"], max_runtime=max_runtime, held=held)
+        watch = IdleWatch(
+            sessions[-1], ["default", "mail"], max_runtime=max_runtime, inflight=inflight
+        )
         tasks.append(asyncio.ensure_future(watch.wait()))
         tasks[-1].watch = watch
         return tasks[-1]
@@ -94,10 +96,10 @@ async def test_a_job_that_another_worker_runs_keeps_the_run_alive(connection, wa
 
 @pytest.mark.spec("S158")
 async def test_what_is_held_here_keeps_the_run_alive(connection, watch):
-    held = [1]
-    task = watch(held=lambda: len(held))
+    inflight = [1]
+    task = watch(inflight=lambda: len(inflight))
     assert await looked_at(task)
-    held.clear()
+    inflight.clear()
     assert (await asyncio.wait_for(task, 15)).idle
 
 
@@ -202,8 +204,8 @@ def test_a_watch_that_waits_long_for_its_answer_looks_well_and_its_end_is_no_fau
     monkeypatch.setattr(idleness, "left", slow)
     with working(until_idle=True) as worker:
         wait_until(asked.is_set)
-        beat = worker.crew.heart.good_at
-        wait_until(lambda: worker.crew.heart.good_at > beat)
+        beat = worker.components.heartbeat.good_at
+        wait_until(lambda: worker.components.heartbeat.good_at > beat)
         assert worker.probe.unready() == ""
         assert worker.services.get("limits") is not None
         assert not worker.shutdown.requested.is_set()

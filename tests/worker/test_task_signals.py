@@ -146,7 +146,7 @@ def test_a_receiver_that_sleeps_holds_up_no_job(work, connect, shared):
     connect(task_finished, lambda **kwargs: shared.events["go"].wait(30))
     for number in range(10):
         assert running.final(jobs.aadd.enqueue(1, number)).result == 1 + number
-    assert running.executor.receivers.flush() is not None
+    assert running.executor.task_signals.flush() is not None
     shared.events["go"].set()
 
 
@@ -158,7 +158,7 @@ def test_receivers_that_lag_far_behind_stop_the_claims(work, connect, shared, mo
     running = work(concurrency=2)
     connect(task_finished, lambda **kwargs: shared.events["go"].wait(30))
     waiting = [jobs.aadd.enqueue(1, number) for number in range(40)]
-    running.wait(lambda: running.executor.receivers.is_behind)
+    running.wait(lambda: running.executor.task_signals.is_behind)
     running.wait(lambda: len(running.worker.registry) == 0)
     assert Job.objects.filter(state=State.READY).exists()
     shared.events["go"].set()

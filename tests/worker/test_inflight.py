@@ -4,17 +4,17 @@ import asyncio
 
 import pytest
 
-from jobqueue.worker.inflight import Fate, Registry, Stop
+from jobqueue.worker.inflight import Fate, InFlightJobs, Stop
 from tests.worker.parts import claim, hold
 
 
 @pytest.mark.spec("S38", "S37", "S120")
 async def test_a_slot_is_free_only_when_the_fate_is_known_and_the_handler_has_ended():
     for first, second in (("settle", "end"), ("end", "settle")):
-        registry = Registry(2)
-        held = hold(registry, trusted_from=0)
-        acts = {"settle": lambda: registry.settle(held, Fate.COMPLETED)}  # noqa: B023
-        acts["end"] = lambda: registry.end(held)  # noqa: B023
+        registry = InFlightJobs(2)
+        inflight = hold(registry, trusted_from=0)
+        acts = {"settle": lambda: registry.settle(inflight, Fate.COMPLETED)}  # noqa: B023
+        acts["end"] = lambda: registry.end(inflight)  # noqa: B023
         acts[first]()
         assert (registry.free, len(registry)) == (1, 1)
         assert not registry.freed.is_set()
@@ -25,20 +25,20 @@ async def test_a_slot_is_free_only_when_the_fate_is_known_and_the_handler_has_en
 
 @pytest.mark.spec("S154", "S102")
 async def test_each_claim_is_in_exactly_one_count_however_often_it_is_settled():
-    registry = Registry(5)
+    registry = InFlightJobs(5)
     for fate in Fate:
-        held = hold(registry, trusted_from=0)
-        registry.settle(held, fate)
-        registry.settle(held, Fate.UNRECORDED)
-        registry.end(held)
-        registry.end(held)
+        inflight = hold(registry, trusted_from=0)
+        registry.settle(inflight, fate)
+        registry.settle(inflight, Fate.UNRECORDED)
+        registry.end(inflight)
+        registry.end(inflight)
     assert registry.counts == dict.fromkeys(Fate, 1)
     assert registry.claimed == 4
 
 
 @pytest.mark.spec("S40", "A22")
 async def test_two_claims_of_one_job_cannot_touch_each_other():
-    registry = Registry(5)
+    registry = InFlightJobs(5)
     old, new = hold(registry, trusted_from=0, id=7), hold(registry, trusted_from=9, id=7)
     registry.settle(old, Fate.UNRECORDED)
     registry.end(old)
@@ -49,7 +49,7 @@ async def test_two_claims_of_one_job_cannot_touch_each_other():
 
 @pytest.mark.spec("S98", "S99", "A5")
 async def test_what_was_given_up_or_lost_is_not_renewed():
-    registry = Registry(5)
+    registry = InFlightJobs(5)
     kept, given_up, lost, ended = (hold(registry, trusted_from=0) for _ in range(4))
     registry.settle(given_up, Fate.UNRECORDED)
     lost.lost = True
@@ -59,31 +59,31 @@ async def test_what_was_given_up_or_lost_is_not_renewed():
 
 @pytest.mark.spec("S125", "S118")
 async def test_repeated_stops_are_delivered_once_per_patience_and_the_first_reason_stays():
-    registry = Registry(1)
-    held, heard = hold(registry, trusted_from=0), []
-    held.interrupt = lambda why, patience: heard.append(why)
+    registry = InFlightJobs(1)
+    inflight, heard = hold(registry, trusted_from=0), []
+    inflight.interrupt = lambda why, error_policy: heard.append(why)
     for moment in (0.0, 0.1, 4.9):
-        held.stop(Stop.TIMEOUT, moment, 5.0)
+        inflight.stop(Stop.TIMEOUT, moment, 5.0)
     assert heard == [Stop.TIMEOUT]
-    held.stop(Stop.CANCEL, 5.0, 5.0)
+    inflight.stop(Stop.CANCEL, 5.0, 5.0)
     assert heard == [Stop.TIMEOUT, Stop.CANCEL]
-    assert (held.told, held.told_first_at, held.told_at) == (Stop.TIMEOUT, 0.0, 5.0)
-    assert held.control.cancelled
+    assert (inflight.told, inflight.told_first_at, inflight.told_at) == (Stop.TIMEOUT, 0.0, 5.0)
+    assert inflight.control.cancelled
 
 
 @pytest.mark.spec("S126")
 async def test_a_handler_that_has_ended_is_told_nothing():
-    registry = Registry(1)
-    held, heard = hold(registry, trusted_from=0), []
-    held.interrupt = lambda why, patience: heard.append(why)
-    registry.end(held)
-    held.stop(Stop.CANCEL, 0.0, 5.0)
-    assert (heard, held.told) == ([], None)
+    registry = InFlightJobs(1)
+    inflight, heard = hold(registry, trusted_from=0), []
+    inflight.interrupt = lambda why, error_policy: heard.append(why)
+    registry.end(inflight)
+    inflight.stop(Stop.CANCEL, 0.0, 5.0)
+    assert (heard, inflight.told) == ([], None)
 
 
 @pytest.mark.spec("S39")
 async def test_a_row_is_known_from_the_moment_it_is_added():
-    registry = Registry(3)
+    registry = InFlightJobs(3)
     new = [registry.add(claim(id=number), 1.0) for number in range(3)]
     assert list(registry) == registry.renewable() == new
     assert registry.free == 0
