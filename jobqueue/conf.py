@@ -46,7 +46,13 @@ def _default_retention() -> dict[str, float | None]:
 
 
 def _default_redact() -> tuple[str, ...]:
-    return ("password", "secret", "token", "authorization", "cookie", "card")
+    return (
+        # Django's own list, then the usual compounds, then the words of the shipped languages.
+        *("api", "auth", "token", "key", "secret", "pass", "signature"),
+        *("password", "passwd", "passphrase", "authorization", "cookie", "card", "credential"),
+        *("dsn", "apikey", "authtoken"),
+        *("passwort", "kennwort", "schlüssel", "schluessel", "geheimnis", "zugangsdaten"),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,7 +42,7 @@ def retention(value: Any) -> str | None:
 
 def redact(value: Any) -> str | None:
     good = isinstance(value, list | tuple) and all(isinstance(i, str) and i for i in value)
-    return None if good else "a list of texts, each a part of a key whose value must not be shown"
+    return None if good else "a list of words; a value whose name holds one of them is not shown"
 
 
 def address(value: Any) -> str | None:

@@ -12,10 +12,11 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any
 
+from jobqueue import redact
 from jobqueue.admin.filters import Filters
 from jobqueue.admin.pagination import BY_END, NEWEST, TABS, Order
 from jobqueue.conf import settings
-from jobqueue.insight import redact, stats
+from jobqueue.insight import stats
 from jobqueue.models import Job
 from jobqueue.states import FINAL, State
 
@@ -241,6 +242,6 @@ def _escaped(text: str) -> str:
 
 def _shows(job: Job, text: str) -> bool:
     """Whether the text stands in what a page would show: a search must not find out secrets."""
-    arguments = redact.arguments(job.args, job.kwargs, job.signature)
-    searched = json.dumps(arguments, ensure_ascii=False) + "\n" + redact.text(job.last_error)
+    arguments = redact.cover_arguments(job.args, job.kwargs, job.signature)
+    searched = json.dumps(arguments, ensure_ascii=False) + "\n" + redact.cover_text(job.last_error)
     return text.casefold() in searched.casefold()

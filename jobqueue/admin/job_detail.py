@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from jobqueue import redact
 from jobqueue.admin.actions import JobVerb
 from jobqueue.admin.labels import BLOCKED_LOOP
 from jobqueue.admin.perform import clock
 from jobqueue.conf import settings
-from jobqueue.insight import redact, stats
+from jobqueue.insight import stats
 from jobqueue.insight.why import Cause
 from jobqueue.models import Attempt, Job, JobEvent, Worker
 from jobqueue.states import FINAL, State
@@ -150,13 +151,13 @@ def load(pk: int) -> Story | None:
 
 def _cover(job: Job, attempts: list[Attempt], events: list[JobEvent]) -> None:
     """Cover the secrets in every text that somebody else's code may have put there."""
-    job.progress = redact.redact(job.progress)
-    job.cancel_reason = redact.text(job.cancel_reason)
+    job.progress = redact.cover(job.progress)
+    job.cancel_reason = redact.cover_text(job.cancel_reason)
     for attempt in attempts:
-        attempt.error_message = redact.text(attempt.error_message)[:TEXT_SHOWN]
-        attempt.traceback = redact.text(attempt.traceback)[-TEXT_SHOWN:]
+        attempt.error_message = redact.cover_text(attempt.error_message)[:TEXT_SHOWN]
+        attempt.traceback = redact.cover_text(attempt.traceback)[-TEXT_SHOWN:]
     for event in events:
-        event.note = redact.text(event.note)[:TEXT_SHOWN]
+        event.note = redact.cover_text(event.note)[:TEXT_SHOWN]
 
 
 def _take_stack(event: JobEvent) -> Blocked:
@@ -172,11 +173,11 @@ def _values(job: Job) -> tuple[Shown, Shown, Shown | None, datetime | None]:
         return Shown(""), Shown(""), None, None
     sizes, texts, has_result, now = found[0][:3], found[0][3:6], found[0][6], found[0][7]
     args, kwargs, result = (None if text is None else json.loads(text) for text in texts)
-    covered, covered_kwargs = redact.arguments(args or [], kwargs or {}, job.signature)
+    covered, covered_kwargs = redact.cover_arguments(args or [], kwargs or {}, job.signature)
     return (
         _shown(covered, sizes[0], missing=args is None),
         _shown(covered_kwargs, sizes[1], missing=kwargs is None),
-        _shown(redact.redact(result), sizes[2], missing=result is None and sizes[2] > VALUE_BYTES)
+        _shown(redact.cover(result), sizes[2], missing=result is None and sizes[2] > VALUE_BYTES)
         if has_result
         else None,
         now,

@@ -11,8 +11,8 @@ from django.tasks.exceptions import InvalidTask
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from jobqueue import redact
 from jobqueue.conf import settings
-from jobqueue.insight import redact
 from jobqueue.models import Schedule
 from jobqueue.payload import encode
 from jobqueue.scheduling import cron
@@ -31,7 +31,7 @@ def covered(schedule: Schedule) -> tuple[Any, Any]:
         signature = signature_text(task.func, task.takes_context)
     except UnknownTask:
         signature = ""
-    return redact.arguments(schedule.args, schedule.kwargs, signature)
+    return redact.cover_arguments(schedule.args, schedule.kwargs, signature)
 
 
 class ScheduleForm(_Base):
@@ -132,4 +132,4 @@ class ScheduleForm(_Base):
                 encode(data["args"], "args", limit, "ARGS_MAX_BYTES")
                 encode(data["kwargs"], "kwargs", limit, "ARGS_MAX_BYTES")
             except (TypeError, ValueError) as error:
-                self.add_error("args", redact.text(str(error)))
+                self.add_error("args", redact.cover_text(str(error)))

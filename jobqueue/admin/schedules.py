@@ -20,13 +20,13 @@ from django.utils.dateformat import format as date_format
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from jobqueue import redact
 from jobqueue.admin import perform
 from jobqueue.admin.base import DeskAdmin, may
 from jobqueue.admin.perform import Act, log_object, perform_act
 from jobqueue.admin.schedule_form import ScheduleForm, covered
 from jobqueue.conf import settings
 from jobqueue.exceptions import JobQueueError
-from jobqueue.insight import redact
 from jobqueue.models import Schedule
 from jobqueue.operations import schedules
 from jobqueue.scheduling import cron
@@ -60,7 +60,7 @@ def _run(schedule: Schedule, by: str, reason: str) -> tuple[bool, str]:
     try:
         job = schedules.run(schedule, by=by, reason=reason)
     except (UnknownTask, JobQueueError, TypeError, ValueError) as error:
-        return False, _("It cannot run: %(error)s") % {"error": redact.text(str(error))}
+        return False, _("It cannot run: %(error)s") % {"error": redact.cover_text(str(error))}
     return True, _("Enqueued as job %(id)s.") % {"id": job}
 
 

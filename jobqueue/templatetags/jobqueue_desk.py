@@ -11,16 +11,16 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
+from jobqueue import redact
 from jobqueue.admin import labels
 from jobqueue.admin.job_detail import percent
-from jobqueue.insight import redact
 from jobqueue.insight.stats import Count
 from jobqueue.models.attempt import OUTCOME_LABELS
 from jobqueue.models.job import STATE_LABELS
 
 register = template.Library()
 register.filter("percent", percent)
-register.filter("covered", redact.text)
+register.filter("covered", redact.cover_text)
 
 NOTHING = "\N{EN DASH}"
 MINUTE, HOUR, DAY = 60, 3600, 86400

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from jobqueue.insight import redact
+from jobqueue import redact
 
 pytestmark = pytest.mark.spec("S228")
 COVER = redact.COVER
@@ -27,20 +27,20 @@ COVER = redact.COVER
 def test_secrets_are_covered_by_their_key_or_because_they_are_card_numbers(
     value: Any, shown: Any
 ) -> None:
-    assert redact.redact(value) == shown
+    assert redact.cover(value) == shown
 
 
 def test_a_positional_secret_is_known_by_its_parameters_name() -> None:
     signature = "(user, password, *, card_number=None)"
-    assert redact.arguments(["ann", "x"], {"card_number": 7}, signature) == (
+    assert redact.cover_arguments(["ann", "x"], {"card_number": 7}, signature) == (
         ["ann", COVER],
         {"card_number": COVER},
     )
-    assert redact.arguments(["ann", "x"], {}, "(user, token='a,b')")[0] == ["ann", COVER]
-    assert redact.arguments(["x", "y"], {}, "(*args, **kwargs)")[0] == ["x", "y"]
-    assert redact.arguments(["x"], {}, "")[0] == ["x"]
+    assert redact.cover_arguments(["ann", "x"], {}, "(user, token='a,b')")[0] == ["ann", COVER]
+    assert redact.cover_arguments(["x", "y"], {}, "(*args, **kwargs)")[0] == ["x", "y"]
+    assert redact.cover_arguments(["x"], {}, "")[0] == ["x"]
     pairs = "(user=('a', 'b'), token=', ', *secrets)"
-    assert redact.arguments(["a", "x", "y", "z"], {}, pairs)[0] == ["a", COVER, COVER, COVER]
+    assert redact.cover_arguments(["a", "x", "y", "z"], {}, pairs)[0] == ["a", COVER, COVER, COVER]
 
 
 @pytest.mark.parametrize(
@@ -68,9 +68,9 @@ def test_a_positional_secret_is_known_by_its_parameters_name() -> None:
     ],
 )
 def test_secrets_are_covered_within_errors_and_tracebacks(written: str, shown: str) -> None:
-    assert redact.text(written) == shown
-    assert redact.text(shown) == shown
-    assert redact.redact([written]) == [shown]
+    assert redact.cover_text(written) == shown
+    assert redact.cover_text(shown) == shown
+    assert redact.cover([written]) == [shown]
 
 
 @pytest.mark.parametrize(
@@ -92,18 +92,111 @@ def test_secrets_are_covered_within_errors_and_tracebacks(written: str, shown: s
 )
 def test_no_text_makes_covering_slow(part: str) -> None:
     start = time.process_time()
-    redact.text(part * (100_000 // len(part)))
+    redact.cover_text(part * (100_000 // len(part)))
     assert time.process_time() - start < 2  # the processor's, so that a busy machine does not count
 
 
 def test_the_settings_say_what_is_secret(settings: Any) -> None:
     settings.JOBQUEUE = {"REDACT": ["iban"]}
-    assert redact.redact({"IBAN": 1, "password": 2}) == {"IBAN": COVER, "password": 2}
+    assert redact.cover({"IBAN": 1, "password": 2}) == {"IBAN": COVER, "password": 2}
 
 
 def test_deep_and_long_values_are_cut() -> None:
     deep: Any = []
     for _ in range(200):
         deep = [deep]
-    assert "…" in redact.pretty(redact.redact(deep))[0]
+    assert "…" in redact.pretty(redact.cover(deep))[0]
     assert redact.pretty("x" * 10_000, limit=100)[1]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("password", "PASSWORD", "db_password", "DB-Password", "userPassword", "password2"),
+        *("api_key", "apiKey", "APIKey", "x-api-key", "apikey", "access_token", "authToken"),
+        *("tokens", "credentials", "client.secret", "signature", "DATABASE_DSN"),
+        "\uff34\uff2f\uff2b\uff25\uff2e",  # in full-width letters
+            "tokens",
+            "credentials",
+            "client.secret",
+            "\uff34\uff2f\uff2b\uff25\uff2e",
+            "signature",
+            "DATABASE_DSN",
+        ),
+        *("kennwort", "Passwort", "api_schlüssel"),
+    ],
+)
+def test_a_name_is_secret_when_one_of_its_words_is(name: str) -> None:
+    assert redact.is_secret(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("monkey", "author_id", "capital", "passenger", "session_count", "keyboard", "tokenizer"),
+        *("compass", "discard", "user", "", "42", "secretary", "authority"),
+    ],
+)
+def test_a_name_that_only_contains_the_letters_of_one_is_not(name: str) -> None:
+    assert not redact.is_secret(name)
+
+
+JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9P"
+PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIEow\nIBAAK\n-----END RSA PRIVATE KEY-----"
+
+
+@pytest.mark.parametrize(
+    ("written", "secret"),
+    [
+        ("DB_PASSWORD=hunter2", "hunter2"),
+        ("access_token: hunter2", "hunter2"),
+        ('"api_key": "hunter2"', "hunter2"),
+        ("failed: ApiKey: hunter2", "hunter2"),
+        ("ApiKey: hunter2", "hunter2"),
+        ("ValueError: password=hunter2", "hunter2"),
+        ("curl -u ann:hunter2 https://shop", "hunter2"),
+        ("amqp://ann:hun/ter@2@host/vhost", "hun/ter@2"),
+        (f"sent {JWT}", JWT),
+        (PEM, "MIIEow"),
+        ("ghp_" + "a1B2" * 9, "a1B2"),
+        ("key AKIAIOSFODNN7EXAMPLE here", "AKIAIOSFODNN7EXAMPLE"),
+        ("xoxb-12345678901-abcdef", "xoxb-12345678901-abcdef"),
+    ],
+)
+def test_secrets_are_found_in_free_text(written: str, secret: str) -> None:
+    assert secret not in redact.cover_text(written)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "KeyError: 'email'",
+        "SessionExpired: log in",
+        "shop.errors.TokenExpired: log in again",
+        "Traceback:\n  KeyError: 'email'",
+        "monkey=banana author: Ann",
+        "http://127.0.0.1:8000/in?next=a@b",
+        "at 12:30 for order 4711",
+    ],
+)
+def test_plain_text_stays_readable(written: str) -> None:
+    assert redact.cover_text(written) == written
+
+
+def test_lists_of_names_and_values_are_covered_by_the_name() -> None:
+    headers = [["Authorization", "Digest x"], ["Host", "shop"]]
+    assert redact.cover(headers) == [["Authorization", COVER], ["Host", "shop"]]
+    entries = [{"name": "X-Api-Key", "value": "x"}, {"name": "Host", "value": "shop"}]
+    assert redact.cover(entries)[0]["value"] == COVER
+    assert redact.cover(entries)[1]["value"] == "shop"
+
+
+def test_without_a_signature_every_positional_value_is_covered() -> None:
+    assert redact.cover_arguments([1, "x"], {"n": 1}, None) == ([COVER, COVER], {"n": 1})
+
+
+def test_what_goes_to_a_terminal_is_one_plain_line() -> None:
+    assert redact.printable("mail\x1b[31m\nforged \u202e\ud800") == (
+        "mail\\x1b[31m\\nforged \\u202e\\ud800"
+    )
+    assert redact.printable("Grüße 💌") == "Grüße 💌"

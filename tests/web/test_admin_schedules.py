@@ -8,7 +8,7 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 from django.utils import timezone
 
-from jobqueue.insight import redact
+from jobqueue import redact
 from jobqueue.models import JobEvent, Schedule
 from tests.web import rows
 

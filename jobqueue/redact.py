@@ -1,0 +1,189 @@
+"""Values as any exit may show them: secrets covered, control characters made visible.
+
+Pages, lists, searches, forms, log lines and commands all come through `cover` or `cover_text`,
+and what goes to a terminal through `printable` too. Covering comes before any cut: a cut could
+part a secret from the name that gives it away.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from functools import lru_cache
+from typing import Any
+
+from jobqueue.conf import settings
+from jobqueue.redact_patterns import CARD, KNOWN_SECRETS, NAME, VALUE, WORD
+
+COVER = "••••••"
+SHOWN_CHARACTERS = 4_000
+MAX_DEPTH = 40
+# An entry of a list of headers or settings: {"name": "Authorization", "value": "…"}.
+NAME_KEYS = ("name", "key", "header")
+VALUE_KEYS = ("value", "val")
+
+
+def cover(value: Any, depth: int = 0) -> Any:
+    """Return the JSON value with every secret covered: known by its key, its shape or its text."""
+    if depth > MAX_DEPTH:
+        return "…"
+    match value:
+        case dict():
+            named = any(is_secret(value[key]) for key in NAME_KEYS if key in value)
+            return {
+                key: COVER
+                if is_secret(key) or (named and key in VALUE_KEYS)
+                else cover(inner, depth + 1)
+                for key, inner in value.items()
+            }
+        case [str() as name, _] if is_secret(name):
+            return [name, COVER]
+        case list():
+            return [cover(inner, depth + 1) for inner in value]
+        case str():
+            return cover_text(value)
+        case int() if not isinstance(value, bool) and _is_card(value):
+            return COVER
+        case _:
+            return value
+
+
+def cover_arguments(
+    args: list[Any], kwargs: dict[str, Any], signature: str | None
+) -> tuple[list[Any], dict[str, Any]]:
+    """Return both covered. A positional value goes by its parameter's name at the enqueue; where
+    the signature is not known, positional values are covered whatever they are."""
+    covered_kwargs = cover(kwargs)
+    if signature is None:
+        return [COVER for _ in args], covered_kwargs
+    names, rest = _parameters(signature)
+    return [
+        COVER if is_secret(names[position] if position < len(names) else rest) else cover(value)
+        for position, value in enumerate(args)
+    ], covered_kwargs
+
+
+def cover_text(written: str) -> str:
+    """Return a message, traceback or note with the secrets covered that it gives away.
+
+    Those are values written after a secret's name (`password=…`, `"token": "…"`, a header's whole
+    rest of the line), passwords in addresses and on command lines, keys and tokens of a well-known
+    shape, and card numbers. Takes time in proportion to the length, whatever the text.
+    """
+    for pattern, replacement in KNOWN_SECRETS:
+        written = pattern.sub(replacement.replace("COVER", COVER), written)
+    return CARD.sub(_cover_card, _cover_named(written))
+
+
+def is_secret(name: object) -> bool:
+    """Whether the value under this name must not be shown: one of its words is in REDACT.
+
+    Words end at a change of case, at digits, and at `_`, `-` and `.`: `apiKey` holds `key`,
+    `monkey` does not.
+    """
+    return isinstance(name, str) and _is_secret(name[-500:], settings().redact)
+
+
+@lru_cache(maxsize=4096)
+def _is_secret(name: str, keys: tuple[str, ...]) -> bool:
+    listed = _listed(keys)
+    return any(word in listed or word.removesuffix("s") in listed for word in words(name))
+
+
+@lru_cache(maxsize=8)
+def _listed(keys: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(_fold(key) for key in keys)
+
+
+def words(name: str) -> list[str]:
+    """Split a name into its words, folded as they are compared."""
+    return [_fold(word) for word in WORD.findall(unicodedata.normalize("NFKC", name))]
+
+
+def _fold(text: str) -> str:
+    return unicodedata.normalize("NFKC", text).casefold()
+
+
+def _cover_named(written: str) -> str:
+    parts, done = [], 0
+    while name := NAME.search(written, done):
+        parts.append(written[done : name.end()])
+        done = name.end()
+        if not is_secret(name["name"]) or (name["line"] is not None and _is_class_name(name)):
+            continue
+        if value := VALUE.match(written, done):
+            parts.append(f"{value['open'] or ''}{COVER}{value['quote'] or ''}")
+            done = value.end()
+    return "".join(parts) + written[done:]
+
+
+def _is_class_name(match: re.Match[str]) -> bool:
+    """Whether this begins a traceback's last line: `KeyError`, `shop.errors.TokenExpired`. The last
+    word of `ApiKey` or `AccessToken` names a secret instead."""
+    last = match["name"].rpartition(".")[2]
+    parts = WORD.findall(last)
+    return len(parts) > 1 and last[:1].isupper() and not is_secret(parts[-1])
+
+
+def _cover_card(match: re.Match[str]) -> str:
+    return COVER if _is_card(match.group()) else match.group()
+
+
+def _is_card(value: str | int) -> bool:
+    """Whether the digits are as many as a payment card's and pass its check sum."""
+    if isinstance(value, int) and not 10**12 <= value < 10**19:
+        return False
+    digits = [int(character) for character in str(value) if character.isdecimal()]
+    if not 13 <= len(digits) <= 19:
+        return False
+    doubled = [d * 2 - 9 * (d > 4) for d in digits[-2::-2]]
+    return sum(digits[-1::-2], sum(doubled)) % 10 == 0
+
+
+def pretty(value: Any, limit: int = SHOWN_CHARACTERS) -> tuple[str, bool]:
+    """Return readable JSON of a covered value, and whether it was cut."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, sort_keys=False)
+    return (text, False) if len(text) <= limit else (text[:limit], True)
+
+
+def printable(text: object) -> str:
+    """Return one line of text that is safe on a terminal: control characters, line ends and
+    direction marks are written out as escapes."""
+    return "".join(
+        character
+        if character.isprintable()
+        else character.encode("unicode_escape", "surrogatepass").decode("ascii")
+        for character in str(text)
+    )
+
+
+def _parameters(signature: str) -> tuple[list[str], str]:
+    """Return the positional parameters' names, and the name that any further value goes by."""
+    names: list[str] = []
+    for part in _split(signature.removeprefix("(").removesuffix(")")):
+        name = part.partition("=")[0].strip()
+        if name.startswith("*"):
+            return names, name.strip("*")
+        if name and name != "/":
+            names.append(name)
+    return names, ""
+
+
+def _split(parameters: str) -> list[str]:
+    """Split at the commas between parameters, not at those within their defaults."""
+    parts, depth, quote = [""], 0, ""
+    for character in parameters:
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "\"'":
+            quote = character
+        elif character in "([{":
+            depth += 1
+        elif character in ")]}":
+            depth -= 1
+        elif character == "," and not depth:
+            parts.append("")
+            continue
+        parts[-1] += character
+    return parts
