@@ -1,9 +1,7 @@
-"""NOTIFY from the web side: a hint to workers, never the only carrier of news."""
+"""NOTIFY from the web side, through Django; a worker sends its own (store/notify.py)."""
 
-import json
 import time
 from collections.abc import Sequence
-from datetime import datetime
 from math import inf
 from typing import Any
 
@@ -12,8 +10,8 @@ from django.db import connections
 from psycopg.pq import Escaping
 
 from jobqueue.conf import settings
+from jobqueue.notifications import CHANNEL, Message, Ready, Scheduled, encode
 
-CHANNEL = "jobqueue"
 # Its commit need not reach the disk: a server that crashes has lost its listeners too. Flushed, it
 # would hold the lock that all notifications share for as long as the disk takes.
 NOT_FLUSHED = b"SET LOCAL synchronous_commit TO off"
@@ -22,12 +20,12 @@ NOTIFY = b"SELECT pg_notify('" + CHANNEL.encode() + b"', %b)"
 # was committed in between without a wake of its own.
 THIN_SECONDS = 0.005
 # When each queue's last wake was sent, and its priority.
-_latest: dict[tuple[str, str], tuple[float, int]] = {}
+_latest: dict[tuple[str, str | None], tuple[float, int]] = {}
 log = structlog.get_logger("jobqueue")
 
 
 class Wake:
-    """Sends what a transaction has to tell, once, right after its commit.
+    """Sends the messages of a transaction, each once, right after its commit.
 
     Statements of their own: inside the transaction, NOTIFY's lock is held over the commit's flush
     and concurrent committers lose most of their speed.
@@ -35,37 +33,37 @@ class Wake:
 
     def __init__(self, alias: str) -> None:
         self.alias = alias
-        self.news: dict[tuple[str, str], dict[str, Any]] = {}
+        self.messages: dict[tuple[type, str | None], Message] = {}
 
-    def add(self, kind: str, facts: dict[str, Any]) -> None:
-        """One message for each kind and addressee; of several moments the earliest."""
-        key = (kind, facts.get("queue") or facts.get("worker", ""))
-        if earlier := self.news.get(key):
-            if "at" in facts:
-                facts["at"] = min(facts["at"], earlier["at"])
-            if "priority" in facts and "priority" in earlier:
-                facts["priority"] = max(facts["priority"], earlier["priority"])
-            else:
-                facts.pop("priority", None)
-        self.news[key] = {"kind": kind, **facts}
+    def add(self, message: Message) -> None:
+        """Keep one message for each kind and addressee; of several moments the earliest."""
+        key = (type(message), _addressee(message))
+        match message, self.messages.get(key):
+            case Scheduled(at), Scheduled(earlier):
+                message = Scheduled(min(at, earlier))
+            case Ready(queue, int(priority)), Ready(_, int(other)):
+                message = Ready(queue, max(priority, other))
+            case Ready(queue), Ready():
+                message = Ready(queue)
+        self.messages[key] = message
 
     def __call__(self) -> None:
         now = time.monotonic()
-        messages = [message for message in self.news.values() if not self._is_spared(message, now)]
+        messages = [m for m in self.messages.values() if not self._is_spared(m, now)]
         if not messages:
             return
         try:
-            _send(self.alias, [json.dumps(message, separators=(",", ":")) for message in messages])
+            _send(self.alias, [encode(message) for message in messages])
         except Exception:
             # The jobs are committed; without the hint they wait for the next poll.
             _latest.clear()
             log.warning("wake_failed", exc_info=True)
 
-    def _is_spared(self, message: dict[str, Any], now: float) -> bool:
-        """Whether a wake that this process has sent just before does for this one too."""
-        if "priority" not in message:
+    def _is_spared(self, message: Message, now: float) -> bool:
+        """Whether a wake that this process has just sent covers this one too."""
+        if not isinstance(message, Ready) or message.priority is None:
             return False
-        key, priority = (self.alias, message["queue"]), message["priority"]
+        key, priority = (self.alias, message.queue), message.priority
         sent_at, sent_priority = _latest.get(key, (-inf, 0))
         if now - sent_at < THIN_SECONDS and priority <= sent_priority:
             return True
@@ -81,25 +79,16 @@ def _send(alias: str, payloads: Sequence[str]) -> None:
     with wrapper.wrap_database_errors:  # a connection that broke is not used again
         driver = wrapper.connection
         literal = Escaping(driver.pgconn).escape_literal
-        news = [NOTIFY % literal(payload.encode()) for payload in payloads]
-        driver.execute(b"; ".join([NOT_FLUSHED, *news]), prepare=False)
+        statements = [NOTIFY % literal(payload.encode()) for payload in payloads]
+        driver.execute(b"; ".join([NOT_FLUSHED, *statements]), prepare=False)
 
 
-def tell_ready(queue: str, priority: int | None = None) -> None:
-    """A job of this queue can be claimed; with a priority it is a new one."""
-    if priority is None:
-        tell("ready", queue=queue)
-    else:
-        tell("ready", queue=queue, priority=priority)
+def _addressee(message: Message) -> str | None:
+    return getattr(message, "queue", None) or getattr(message, "worker", None)
 
 
-def tell_scheduled(run_at: datetime) -> None:
-    """A job falls due at this moment: for the leader, who promotes."""
-    tell("scheduled", at=run_at.timestamp())
-
-
-def tell(kind: str, **facts: Any) -> None:
-    """Tell the workers after the commit of the open transaction, or now when none is open."""
+def notify(message: Message) -> None:
+    """Send to the workers after the commit of the open transaction, or now when none is open."""
     if not settings().notify:
         return
     alias = settings().database
@@ -111,8 +100,8 @@ def tell(kind: str, **facts: Any) -> None:
     # savepoints are released ones, or open ones around this statement.
     for _, hook, _ in reversed(hooks):
         if isinstance(hook, Wake):
-            hook.add(kind, facts)
+            hook.add(message)
             return
     wake = Wake(alias)
-    wake.add(kind, facts)
+    wake.add(message)
     connection.on_commit(wake)

@@ -16,8 +16,9 @@ import structlog
 
 from jobqueue import conf
 from jobqueue.conf import Settings
-from jobqueue.store import deaths, promotion
+from jobqueue.store import deaths
 from jobqueue.store.connections import Backoff, Session
+from jobqueue.store.notify import notify
 from jobqueue.worker.process.liveness import announcements
 from jobqueue.worker.process.supervisor_link import CHILD, PIPE, RECYCLED, SUPERVISOR
 
@@ -216,8 +217,7 @@ class Supervisor:
                 deaths.certify_reaped, CERTIFY_SECONDS, self.id, list(pids)
             )
             if found and self.settings.notify:
-                notes = announcements(found)
-                await self._session.call(promotion.notify, CERTIFY_SECONDS, notes)
+                await self._session.call(notify, CERTIFY_SECONDS, announcements(found))
         except Exception as error:
             # Never a reason to end the children; their leases lapse by themselves.
             self.log.warning("certificate_failed", error=repr(error), last=last)

@@ -13,7 +13,8 @@ from django.tasks import Task
 
 from jobqueue.conf import settings
 from jobqueue.enqueueing.job_row import draft
-from jobqueue.notify import tell_ready, tell_scheduled
+from jobqueue.notifications import Ready, Scheduled
+from jobqueue.notify import notify
 from jobqueue.states import State
 from jobqueue.store.inserts import INSERT
 
@@ -42,7 +43,7 @@ def enqueue(
     with connections[alias].cursor() as cursor:
         cursor.execute(INSERT, row)
         stored = Stored(*cursor.fetchone())
-    tell(stored.state, task.queue_name, stored.run_at, task.priority)
+    notify_new(stored.state, task.queue_name, stored.run_at, task.priority)
     return stored
 
 
@@ -60,11 +61,12 @@ def enqueue_on_commit(task: Task[..., Any], *args: Any, **kwargs: Any) -> None:
     transaction.on_commit(lambda: task.enqueue(*args, **kwargs), using=settings().database)
 
 
-def tell(state: str, queue: str, run_at: datetime, priority: int) -> None:
+def notify_new(state: str, queue: str, run_at: datetime, priority: int) -> None:
+    """Let the workers know of a new job."""
     if state == State.SCHEDULED:
-        tell_scheduled(run_at)
+        notify(Scheduled(run_at.timestamp()))
     else:
-        tell_ready(queue, priority)
+        notify(Ready(queue, priority))
 
 
 def warn_of_another_transaction(alias: str) -> None:

@@ -11,7 +11,7 @@ from django.db import connections, transaction
 from django.tasks import Task
 
 from jobqueue.conf import settings
-from jobqueue.enqueueing.enqueue import tell, warn_of_another_transaction
+from jobqueue.enqueueing.enqueue import notify_new, warn_of_another_transaction
 from jobqueue.enqueueing.job_row import draft, encode_arguments
 from jobqueue.exceptions import EnqueueError
 from jobqueue.states import State
@@ -63,7 +63,7 @@ def enqueue_many(items: Iterable[tuple[Any, ...]]) -> list[int]:
                 copy.write("".join(lines))
         for common in {id(row.common): row.common for row in rows}.values():
             state, run_at = _start(common, now)
-            tell(state, common["queue"], run_at, common["priority"])
+            notify_new(state, common["queue"], run_at, common["priority"])
     return list(ids)
 
 

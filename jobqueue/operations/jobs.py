@@ -22,7 +22,8 @@ from django.tasks import TaskResult
 from jobqueue import signals
 from jobqueue.conf import QUEUE_NAME, QUEUE_NAME_RULE, settings
 from jobqueue.models import Job
-from jobqueue.notify import tell, tell_ready
+from jobqueue.notifications import Cancel, Message, Paused, Ready, Resumed
+from jobqueue.notify import notify
 from jobqueue.operations import sql
 from jobqueue.states import FINAL, WAITING, State, Verb
 
@@ -140,13 +141,13 @@ def prune(older_than: Mapping[State, float], *, by: object = None) -> Result:
 def pause(queue: str, *, by: object = None, reason: str = "") -> Result:
     """Let no further job of this queue start; what runs goes on."""
     parameters = {"queue": _queue_name(queue), "by": actor(by), "note": reason}
-    return _switch("pause", sql.PAUSE, parameters, "paused")
+    return _switch("pause", sql.PAUSE, parameters, Paused(queue))
 
 
 def resume(queue: str, *, by: object = None, reason: str = "") -> Result:
     """Let jobs of this queue start again."""
     parameters = {"queue": _queue_name(queue), "by": actor(by), "note": reason}
-    return _switch("resume", sql.RESUME, parameters, "resumed")
+    return _switch("resume", sql.RESUME, parameters, Resumed(queue))
 
 
 def actor(by: object) -> str:
@@ -161,13 +162,13 @@ def _queue_name(queue: str) -> str:
     return queue
 
 
-def _switch(verb: str, statement: str, parameters: dict[str, Any], news: str) -> Result:
+def _switch(verb: str, statement: str, parameters: dict[str, Any], message: Message) -> Result:
     alias = settings().database
     with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
         cursor.execute(statement, parameters)
         changed = cursor.fetchone() is not None
         if changed:
-            tell(news, queue=parameters["queue"])
+            notify(message)
     result = Result(verb=verb, changed=int(changed), left={} if changed else {SAME: 1})
     _say(result, parameters["by"], queue=parameters["queue"])
     return result
@@ -259,13 +260,13 @@ def _announce(verb: str, changed: list[Row]) -> None:
     """Tell the workers, after the commit."""
     if verb == Verb.CANCEL:
         for worker in {row.worker for row in changed if row.was == State.RUNNING}:
-            tell("cancel", worker=str(worker))
+            notify(Cancel(str(worker)))
         if ended := [row.id for row in changed if row.was in WAITING]:
             alias = settings().database
             connections[alias].on_commit(lambda: tell_finished(ended), robust=True)
     elif verb in (Verb.RETRY, Verb.RUN_NOW) or verb == "move":
         for queue in {row.queue for row in changed}:
-            tell_ready(queue)
+            notify(Ready(queue))
 
 
 def tell_finished(ids: Sequence[int]) -> None:

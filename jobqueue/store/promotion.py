@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from psycopg import AsyncConnection
@@ -50,13 +49,3 @@ async def next_due(connection: Connection) -> float | None:
     await cursor.execute(NEXT_DUE)
     row = await cursor.fetchone()
     return None if row is None else row[0]
-
-
-NOTIFY = """
-SELECT pg_notify('jobqueue', payload) FROM unnest(%(payloads)s::text[]) AS payload
-"""
-
-
-async def notify(connection: Connection, payloads: Sequence[str]) -> None:
-    """Send hints to the workers; each payload a JSON object with a `kind`."""
-    await connection.execute(NOTIFY, {"payloads": list(payloads)})

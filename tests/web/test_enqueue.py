@@ -15,6 +15,7 @@ from jobqueue import conf, notify
 from jobqueue.context import current_job
 from jobqueue.exceptions import ArgumentsError, EnqueueError
 from jobqueue.models import Job
+from jobqueue.notifications import Ready
 from jobqueue.states import State
 from tests.sample_tasks import post, send
 from tests.web.blocks import rolled_back
@@ -273,7 +274,7 @@ def test_many_jobs_wake_each_queue_once(heard) -> None:
 
 def test_a_queue_s_name_is_sent_as_it_is(heard) -> None:
     name = 'it\'s \\ a "quéue"'
-    notify.tell_ready(name, 3)
+    notify.notify(Ready(name, 3))
     assert heard(1) == [{"kind": "ready", "queue": name, "priority": 3}]
 
 

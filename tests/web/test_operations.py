@@ -9,6 +9,7 @@ from django.utils import timezone
 
 from jobqueue import notify, operations
 from jobqueue.models import Attempt, Job, JobEvent, Queue
+from jobqueue.notifications import Cancel, Message, Paused, Resumed
 from jobqueue.results import load
 from jobqueue.states import FINAL, TRANSITIONS, State, Verb
 from tests.web import rows
@@ -21,9 +22,9 @@ VERBS = {
 
 
 @pytest.fixture
-def news(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
-    heard: list[tuple[str, dict[str, Any]]] = []
-    monkeypatch.setattr(notify.Wake, "add", lambda self, kind, facts: heard.append((kind, facts)))
+def news(monkeypatch: pytest.MonkeyPatch) -> list[Message]:
+    heard: list[Message] = []
+    monkeypatch.setattr(notify.Wake, "add", lambda self, message: heard.append(message))
     return heard
 
 
@@ -59,7 +60,9 @@ def test_cancelling_a_waiting_job_ends_it_and_says_who_why_and_how() -> None:
 
 @pytest.mark.spec("S114", "S115")
 @pytest.mark.django_db(transaction=True)
-def test_cancelling_a_running_job_stores_the_request_and_tells_its_worker(news: list[Any]) -> None:
+def test_cancelling_a_running_job_stores_it_and_notifies_its_worker(
+    news: list[Message],
+) -> None:
     job = rows.job(State.RUNNING)
     result = operations.cancel(job, by="ann")
     again = operations.cancel(job, by="bob")
@@ -67,7 +70,7 @@ def test_cancelling_a_running_job_stores_the_request_and_tells_its_worker(news: 
     assert (result.changed, result.asked) == (1, 1)
     assert (again.changed, dict(again.left)) == (0, {operations.ASKED: 1})
     assert (job.state, job.cancel_requested_by) == (State.RUNNING, "ann")
-    assert news == [("cancel", {"worker": str(job.worker)})]
+    assert news == [Cancel(str(job.worker))]
 
 
 @pytest.mark.django_db
@@ -208,14 +211,14 @@ def test_only_final_jobs_can_be_deleted_and_their_attempts_go_with_them(state: S
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_queue_is_paused_once_and_resumed_once(news: list[Any]) -> None:
+def test_a_queue_is_paused_once_and_resumed_once(news: list[Message]) -> None:
     assert operations.pause("mail", by="ann").changed == 1
     assert dict(operations.pause("mail", by="bob").left) == {operations.SAME: 1}
     assert Queue.objects.get(name="mail").paused_by == "ann"
     assert operations.resume("mail").changed == 1
     assert operations.resume("mail").changed == 0
     assert Queue.objects.get(name="mail").paused_at is None
-    assert news == [("paused", {"queue": "mail"}), ("resumed", {"queue": "mail"})]
+    assert news == [Paused("mail"), Resumed("mail")]
     assert list(JobEvent.objects.values_list("kind", flat=True)) == ["pause", "resume"]
 
 

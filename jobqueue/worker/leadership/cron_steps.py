@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -12,15 +11,17 @@ from uuid import UUID
 import structlog
 from psycopg import AsyncConnection
 
+from jobqueue import notifications
 from jobqueue.conf import Settings
 from jobqueue.enqueueing.job_row import draft
 from jobqueue.payload import clean
 from jobqueue.scheduling import cron
 from jobqueue.states import AUTOMATIC
-from jobqueue.store import promotion, schedules
+from jobqueue.store import schedules
 from jobqueue.store.batches import in_batch
 from jobqueue.store.connections import Session
 from jobqueue.store.error_classes import is_transient
+from jobqueue.store.notify import notify
 from jobqueue.tasks import UnknownTask, resolve
 from jobqueue.worker.leadership.job_steps import BATCH_SECONDS, CALL_SECONDS
 from jobqueue.worker.leadership.maintenance import Step
@@ -77,8 +78,7 @@ class CronSteps:
                     raise
                 weather = weather or error
         if queues and self.settings.notify:
-            payloads = [json.dumps({"kind": "ready", "queue": queue}) for queue in sorted(queues)]
-            await self.session.call(promotion.notify, CALL_SECONDS, payloads)
+            await self.session.call(notify, CALL_SECONDS, notifications.ready(queues))
         if weather is not None:
             raise weather
         if len(ids) == limit:

@@ -11,9 +11,11 @@ from uuid import UUID
 import structlog
 
 from jobqueue.conf import LEADER_TRUST_MARGIN_SECONDS, Settings
-from jobqueue.store import leadership, promotion
+from jobqueue.notifications import LeaderVacant
+from jobqueue.store import leadership
 from jobqueue.store.connections import Backoff, Session
 from jobqueue.store.error_classes import is_transient
+from jobqueue.store.notify import notify
 from jobqueue.worker.leadership.cron_steps import CronSteps
 from jobqueue.worker.leadership.job_steps import JobSteps
 from jobqueue.worker.leadership.maintenance import Maintenance, StuckError
@@ -289,7 +291,7 @@ class Leader:
         try:
             given_back = await call(leadership.resign, RESIGN_SECONDS, self.worker, term)
             if given_back and self.settings.notify:
-                await call(promotion.notify, RESIGN_SECONDS, ['{"kind": "leader"}'])
+                await call(notify, RESIGN_SECONDS, [LeaderVacant()])
         except Exception as error:
             self.log.debug("leader_resign_failed", term=term, error=repr(error))
             return False

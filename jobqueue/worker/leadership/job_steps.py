@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -13,13 +12,14 @@ import psycopg
 import structlog
 from psycopg import AsyncConnection
 
-from jobqueue import backoff
+from jobqueue import backoff, notifications
 from jobqueue.conf import DAY, Settings
 from jobqueue.states import FINAL, State
 from jobqueue.store import due_work, history_pruning, minute_stats, promotion, reclaims, sweeps
 from jobqueue.store.batches import Swept, in_batch
 from jobqueue.store.connections import Session
 from jobqueue.store.error_classes import is_refused, is_transient
+from jobqueue.store.notify import notify
 from jobqueue.tasks import known, options_of
 from jobqueue.worker.leadership.maintenance import Step
 
@@ -208,8 +208,7 @@ class JobSteps:
 
     async def _tell(self, queues: set[str]) -> None:
         if queues and self.settings.notify:
-            payloads = [json.dumps({"kind": "ready", "queue": queue}) for queue in sorted(queues)]
-            await self.session.call(promotion.notify, CALL_SECONDS, payloads)
+            await self.session.call(notify, CALL_SECONDS, notifications.ready(queues))
 
     def _delay(self, row: reclaims.Lapsed) -> float:
         """The wait that a failure of this job would have had; never imports its module."""

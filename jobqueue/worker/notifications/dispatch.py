@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from typing import Any
 
-LAST_MOMENT = 253_402_300_800  # the year 10000, in epoch seconds; also keeps NaN out
+from jobqueue.notifications import (
+    Cancel,
+    Died,
+    LeaderVacant,
+    Message,
+    Paused,
+    Ready,
+    Resumed,
+    Scheduled,
+    parse,
+)
 
 
 class Dispatcher:
@@ -22,29 +30,23 @@ class Dispatcher:
 
     def hear(self, payload: str) -> None:
         """Act upon one notification. Anybody may send anything: nothing is raised for it."""
-        try:
-            message = json.loads(payload)
-        except (ValueError, RecursionError):
-            return
-        if isinstance(message, dict):
-            self._tell(message)
+        if message := parse(payload):
+            self._dispatch(message)
 
-    def _tell(self, message: dict[str, Any]) -> None:
+    def _dispatch(self, message: Message) -> None:
         match message:
-            case {"kind": "ready", "queue": str(queue), "priority": int(priority)}:
-                self.on_ready(queue, priority)
-            case {"kind": "ready" | "resumed", "queue": str(queue)}:
+            case Ready(queue, None) | Resumed(queue):
                 self.on_ready(queue)
-            case {"kind": "ready" | "resumed"}:
-                self.on_ready(None)
-            case {"kind": "scheduled", "at": int() | float() as at} if abs(at) < LAST_MOMENT:
-                self.on_scheduled(float(at))
-            case {"kind": "cancel", "worker": str(worker)}:
-                if worker == self.worker:
+            case Ready(queue, priority):
+                self.on_ready(queue, priority)
+            case Scheduled(at):
+                self.on_scheduled(at)
+            case Cancel(worker):
+                if worker in (None, self.worker):
                     self.on_beat()
-            case {"kind": "cancel"}:
-                self.on_beat()
-            case {"kind": "leader"}:
+            case LeaderVacant():
                 self.on_vacant()
-            case {"kind": "died"}:
+            case Died():
                 self.on_died()
+            case Paused():
+                pass  # a claim reads it from the queue's row

@@ -10,11 +10,11 @@ import structlog
 from psycopg import AsyncConnection, sql
 from psycopg.pq.abc import PGconn
 
+from jobqueue.notifications import CHANNEL
 from jobqueue.store.connections import Backoff, Session, drop
 from jobqueue.worker.notifications.dispatch import Dispatcher
 from jobqueue.worker.outages import ErrorPolicy
 
-CHANNEL = "jobqueue"
 CONNECT_SECONDS = 10.0
 MISSING_PROOFS = 2
 PROOF_SECONDS = 1.0

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections.abc import Callable, Sequence
 from math import inf
 from uuid import UUID
 
 import structlog
 
-from jobqueue import logs
+from jobqueue import logs, notifications
 from jobqueue.states import State
-from jobqueue.store import finish, promotion
+from jobqueue.store import finish
 from jobqueue.store.connections import Session
 from jobqueue.store.error_classes import concerns_data
 from jobqueue.store.finish import Ending, Written
+from jobqueue.store.notify import notify
 from jobqueue.worker.inflight import Fate, InFlight, InFlightJobs
 from jobqueue.worker.outages import ErrorPolicy
 from jobqueue.worker.outcomes import classify
@@ -223,8 +223,7 @@ class Completer:
 
     async def _tell_ready(self) -> None:
         queues = sorted(self._ready)
-        payloads = [json.dumps({"kind": "ready", "queue": queue}) for queue in queues]
-        await self.session.call(promotion.notify, WRITE_SECONDS, payloads)
+        await self.session.call(notify, WRITE_SECONDS, notifications.ready(queues))
         self._ready.difference_update(queues)
 
     def _settle(self, inflight: InFlight, ending: Ending, state: str) -> None:

@@ -8,7 +8,6 @@ Whatever cannot be read makes the answer unknown; then the lease decides.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -21,8 +20,10 @@ from uuid import UUID
 import structlog
 
 from jobqueue.conf import Settings
-from jobqueue.store import deaths, promotion
+from jobqueue.notifications import Died, LeaderVacant, Message
+from jobqueue.store import deaths
 from jobqueue.store.connections import Session
+from jobqueue.store.notify import notify
 
 PROC = Path("/proc")
 CALL_SECONDS = 2.0
@@ -155,7 +156,7 @@ class Neighbours:
                 found.append(death)
                 log.warning("worker_died", dead=str(row.id), pid=row.pid, led=death.led)
         if found and self.settings.notify:
-            await self.session.call(promotion.notify, _left(end), announcements(found))
+            await self.session.call(notify, _left(end), announcements(found))
         return len(found)
 
 
@@ -163,9 +164,9 @@ def _left(end: float) -> float:
     return min(max(end - time.monotonic(), 0.0), CALL_SECONDS)
 
 
-def announcements(found: Sequence[deaths.Death]) -> list[str]:
-    """What the others are told: the leader sweeps; where the dead one led, they elect."""
-    notes: list[dict[str, str]] = [{"kind": "died", "worker": str(d.worker)} for d in found]
+def announcements(found: Sequence[deaths.Death]) -> list[Message]:
+    """What the other workers need: the leader sweeps; where the dead one led, they elect."""
+    messages: list[Message] = [Died(str(death.worker)) for death in found]
     if any(death.led for death in found):
-        notes.append({"kind": "leader"})
-    return [json.dumps(note) for note in notes]
+        messages.append(LeaderVacant())
+    return messages
