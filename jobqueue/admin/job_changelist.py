@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from jobqueue import redact
@@ -22,7 +23,7 @@ from jobqueue.states import FINAL, State
 
 PAGE = 50
 WINDOW = 20_000  # rows that a filter without an index may look at
-TEXT_WINDOW = 10_000  # jobs whose arguments and errors a text search reads
+TEXT_WINDOW = 2_000  # jobs whose arguments and errors one page of a text search reads
 TEXT_BYTES = 8_192  # larger arguments are not searched
 ERROR_SHOWN, ERROR_SEARCHED = 400, 4_000
 
@@ -69,12 +70,19 @@ SELECT EXISTS (SELECT FROM jobqueue_job WHERE state = 'READY'
 """
 BIGINT_MAX = 2**63 - 1
 
+# The window is chosen before anything is matched: what its end and the links reveal must not depend
+# on values that are covered. The match on the raw text only spares work inside the window.
 TEXT = """
 SELECT * FROM (SELECT * FROM ({rows}) n ORDER BY {order} LIMIT %(text_window)s) n
 WHERE n.last_error ILIKE %(pattern)s
    OR pg_column_size(n.args) < %(text_bytes)s AND n.args::text ILIKE %(pattern)s
    OR pg_column_size(n.kwargs) < %(text_bytes)s AND n.kwargs::text ILIKE %(pattern)s
 """
+TEXT_COLUMNS = (
+    f"{COLUMNS}, CASE WHEN pg_column_size(args) < %(text_bytes)s THEN args ELSE '[]' END AS args,"
+    " CASE WHEN pg_column_size(kwargs) < %(text_bytes)s THEN kwargs ELSE '{}' END AS kwargs,"
+    " signature"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,13 +92,14 @@ class Page:
     jobs: list[Job]
     next: str = ""  # the cursor after which the next page begins
     previous: str = ""  # the cursor before which the previous page ends
-    search_on: str = ""  # the cursor behind a window that ended before the page was full
+    search_on: str = ""  # the cursor after a window that ended before the page was full
+    looked_at: int | None = None  # how many jobs a text search read
     truncated: bool = False  # only a part of what could match was looked at
     more_wait: bool = False  # of the waiting jobs only those that come first were looked at
 
 
 def fetch(filters: Filters, after: str = "", before: str = "", size: int = PAGE) -> Page:
-    """Return the jobs that match, in the tab's order, behind one cursor or before the other."""
+    """Return the jobs that match, in the tab's order, after one cursor or before the other."""
     if filters.job_id is not None:
         return Page(jobs=list(filters.queryset().defer(*stats.HEAVY)[:1]))
     tasks = filters.tasks()
@@ -126,29 +135,48 @@ class _Query:
     window: int | None  # None: every match is found
 
     def run(self, size: int) -> Page:
-        order = self.order.clause
-        rows = f"SELECT * FROM ({self.rows}) c WHERE {self.where}"
-        columns = COLUMNS
         if self.filters.text:
-            rows = TEXT.format(rows=rows, order=order)
-            columns += (
-                f", CASE WHEN pg_column_size(args) < {TEXT_BYTES} THEN args ELSE '[]' END AS args,"
-                f" CASE WHEN pg_column_size(kwargs) < {TEXT_BYTES} THEN kwargs ELSE '{{}}' END"
-                " AS kwargs, signature"
-            )
-        statement = f"SELECT {columns} FROM ({rows}) m ORDER BY {order} LIMIT %(size)s"
+            return self._search(size)
+        order = self.order.clause
+        statement = f"SELECT {COLUMNS} FROM ({self._matching}) m ORDER BY {order} LIMIT %(size)s"
         jobs = self._raw(statement, size + 1)
         page, more = jobs[:size], len(jobs) > size
         following = self.order.write(page[-1]) if more else ""
-        if self.filters.text:
-            page = [job for job in page if _shows(job, self.filters.text)]
         search_on = "" if more else self._end_of_window()
-        return Page(
-            jobs=page,
-            next=following,
-            search_on=search_on,
-            truncated=bool(search_on) or (self.filters.text != "" and not more),
+        return Page(jobs=page, next=following, search_on=search_on, truncated=bool(search_on))
+
+    @property
+    def _matching(self) -> str:
+        return f"SELECT * FROM ({self.rows}) c WHERE {self.where}"
+
+    def _search(self, size: int) -> Page:
+        """One window of a text search. Cursors come from its last row and from what is shown."""
+        order = self.order.clause
+        found = self._raw(
+            f"SELECT {TEXT_COLUMNS} FROM ({TEXT.format(rows=self._matching, order=order)}) m"
+            f" ORDER BY {order}",
+            size,
         )
+        shown = (job for job in found if _shows(job, self.filters.text))
+        jobs = list(islice(shown, size + 1))
+        last = self._raw(
+            f"SELECT {COLUMNS} FROM ({self._matching}) m ORDER BY {order}"
+            " OFFSET %(text_window)s - 1 LIMIT 1",
+            size,
+        )
+        if last:
+            looked_at, end = TEXT_WINDOW, self.order.write(last[0])
+        else:
+            looked_at, end = self._count_matching(), self._end_of_window()
+        if len(jobs) > size:
+            return Page(
+                jobs=jobs[:size], next=self.order.write(jobs[size - 1]), looked_at=looked_at
+            )
+        return Page(jobs=jobs, search_on=end, truncated=bool(end), looked_at=looked_at)
+
+    def _count_matching(self) -> int:
+        (number,) = stats.row(f"SELECT count(*) FROM ({self._matching}) m", self.parameters)
+        return int(number)
 
     def _end_of_window(self) -> str:
         if self.window is None or self.where == "TRUE":
@@ -193,6 +221,8 @@ def _of_tasks(filters: Filters, tasks: list[str], order: Order, cursor: dict[str
     finals = [filters.state] if filters.state else sorted(FINAL)
     plain = where.startswith("task = ANY") and " AND " not in where
     each = PAGE * 10 + 1 if plain else WINDOW // max(len(tasks) * len(finals), 1)
+    if filters.text:
+        each = TEXT_WINDOW
     down = order.columns[0][1]
     rows = (ONE_TASK + ("" if filters.state else UNFINISHED)).format(
         side="<" if down else ">", way="DESC" if down else "ASC"

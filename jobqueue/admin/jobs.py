@@ -58,7 +58,6 @@ class JobAdmin(DeskAdmin):
             "tasks": stats.tasks(),
             "queues": sorted({*stats.configured_queues(), *stats.queue_names()}),
             "verbs": self.verbs_for_list(request, filters),
-            "text_window": job_changelist.TEXT_WINDOW,
             "window": job_changelist.WINDOW,
             "each_waiting": job_changelist.EACH_WAITING,
         }

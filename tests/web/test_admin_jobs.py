@@ -2,6 +2,7 @@ import html
 import re
 from datetime import timedelta
 from typing import Any
+from urllib.parse import unquote
 from uuid import uuid4
 
 import pytest
@@ -181,9 +182,52 @@ def test_text_is_searched_in_arguments_and_errors_but_never_finds_secrets(
     rows.job(State.DEAD, last_error="Sky: blue")
     shown = page(operator, LIST, text="blue")
     assert shown.count('name="job"') == 2
-    assert "newest 10,000" in shown
+    assert "Arguments and errors of 3 jobs were searched" in shown
     assert page(operator, LIST, text="submarine").count('name="job"') == 0
     assert page(operator, LIST, text="100%_").count('name="job"') == 0
+
+
+@pytest.mark.spec("S228")
+def test_a_search_reveals_nothing_about_values_that_are_covered(
+    operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For any text, the page's bytes are the same whether a covered secret holds it or not."""
+    from jobqueue.admin import job_changelist
+
+    monkeypatch.setattr(job_changelist, "TEXT_WINDOW", 70)
+    for _ in range(150):  # more than a window, each window more than a page
+        rows.job(kwargs={"password": "hunter2"}, args=["whale"])
+    address = {"text": "XXXX"}
+    for _ in range(3):
+        pages = []
+        for guess in ("hunter2", "guesses"):
+            shown = page(operator, LIST, **(address | {"text": guess}))
+            plain = re.sub(r'name="(csrfmiddlewaretoken|as_of)" value="[^"]*"', "", shown)
+            pages.append(plain.replace(guess, "XXXX"))
+        assert pages[0] == pages[1]
+        following = re.search(r"after=([^\"&]+)", pages[0])
+        if following is None:
+            break
+        address = {"text": "XXXX", "after": unquote(following[1])}
+    assert "Arguments and errors of 10 jobs were searched" in pages[0]  # the last window
+
+
+def test_a_search_goes_on_through_windows_and_finds_each_match_once(
+    operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from jobqueue.admin import job_changelist
+    from jobqueue.admin.filters import Filters
+
+    monkeypatch.setattr(job_changelist, "TEXT_WINDOW", 10)
+    wanted = [rows.job(args=["whale" if i % 4 == 0 else "fish"]).pk for i in range(50)][::4]
+    found, after = [], ""
+    for _ in range(30):
+        part = job_changelist.fetch(Filters(text="whale"), after, size=2)
+        found += [job.pk for job in part.jobs]
+        after = part.next or part.search_on
+        if not after:
+            break
+    assert found == wanted[::-1]
 
 
 @pytest.mark.spec("S226", "S228")
