@@ -220,7 +220,7 @@ class Supervisor:
                 await self._session.call(notify, CERTIFY_SECONDS, announcements(found))
         except Exception as error:
             # Never a reason to end the children; their leases lapse by themselves.
-            self.log.warning("certificate_failed", error=repr(error), last=last)
+            self.log.warning("death_record_failed", error=repr(error), last=last)
             return False
         self._reaped -= pids
         for death in found:

@@ -198,9 +198,12 @@ def _next(declaration: Declaration, alias: str) -> datetime:
 
 
 def _report(done: Synchronised) -> None:
-    for kind in ("created", "changed", "enabled_again"):
-        for name in getattr(done, kind):
-            log.info(f"schedule_{kind}", schedule=name)
+    for name in done.created:
+        log.info("schedule_created", schedule=name)
+    for name in done.changed:
+        log.info("schedule_changed", schedule=name)
+    for name in done.enabled_again:
+        log.info("schedule_enabled", schedule=name)
     for name in done.undeclared:
         log.warning("schedule_undeclared", schedule=name)
     for name in done.foreign:

@@ -148,4 +148,4 @@ class Components:
 
 
 def _not_reconnected(error: Exception) -> None:
-    log.warning("not_reconnected", error=str(error).strip())
+    log.warning("reconnect_failed", error=str(error).strip())

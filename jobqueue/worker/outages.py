@@ -41,7 +41,7 @@ class OutageLog:
             self._troubled.discard(purpose)
             if not self._troubled:
                 away = round(time.monotonic() - self._since, 3)
-                log.info("database_back", seconds=away)
+                log.info("database_recovered", seconds=away)
 
 
 class ErrorPolicy:
@@ -69,7 +69,7 @@ class ErrorPolicy:
             self._outages.begin(self.purpose, error, helper=self._helper)
             return self._backoff.next_delay()
         self._bugs += 1
-        log.error("service_error", purpose=self.purpose, in_a_row=self._bugs, exc_info=error)
+        log.error("service_failed", purpose=self.purpose, in_a_row=self._bugs, exc_info=error)
         if self._bugs >= TOLERATED_BUGS:
             raise error
         return self._backoff.next_delay()

@@ -158,12 +158,12 @@ class IdleWatch:
         except Exception as error:
             if not is_transient(error):
                 raise
-            log.warning("idle_unknown", error=repr(error))
+            log.warning("idle_check_failed", error=repr(error))
             return False
         if self._since is None:
             self._since = left.now
             if left.schedules:
-                log.warning("until_idle_with_schedules", schedules=left.schedules)
+                log.warning("idle_schedules_found", schedules=left.schedules)
         self._latest = left
         return left.idle and self.inflight() == 0
 
@@ -172,7 +172,7 @@ class IdleWatch:
         if left is None:
             return IdleVerdict(idle=idle)
         if left.parked or left.paused:
-            log.warning("idle_left_behind", parked=left.parked, paused_queues=left.paused)
+            log.warning("idle_jobs_left", parked=left.parked, paused_queues=left.paused)
         return IdleVerdict(idle=idle, died=left.died, parked=left.parked, paused=tuple(left.paused))
 
 

@@ -43,7 +43,7 @@ class Services:
             log.critical("service_ended", service=name, exc_info=error)
             self._on_end(name, error)
         elif error is not None:
-            log.error("service_failed_while_stopping", service=name, exc_info=error)
+            log.error("service_stop_failed", service=name, exc_info=error)
 
     async def end(self, name: str, seconds: float) -> None:
         """Wait for a service that has been told to end; cancel it when the time is over."""
@@ -68,7 +68,7 @@ async def unwind(tasks: set[asyncio.Task[None]], seconds: float) -> None:
     if left:
         _, left = await asyncio.wait(left, timeout=seconds)
     if left:
-        log.error("tasks_did_not_end", tasks=sorted(task.get_name() for task in left))
+        log.error("tasks_abandoned", tasks=sorted(task.get_name() for task in left))
 
 
 async def within(seconds: float, what: str, work: Coroutine[Any, Any, Any]) -> bool:
@@ -77,14 +77,14 @@ async def within(seconds: float, what: str, work: Coroutine[Any, Any, Any]) -> b
     task = asyncio.create_task(work, name=what)
     await asyncio.wait({task}, timeout=max(seconds, 0))
     if not task.done():
-        log.warning("shutdown_step_not_done", step=what)
+        log.warning("shutdown_step_skipped", step=what)
         await unwind({task}, UNWIND_SECONDS)
         if task.done() and not task.cancelled():
             task.exception()  # seen: the loser of the race is told above
         return False
     error = None if task.cancelled() else task.exception()
     if error is not None and is_transient(error):
-        log.warning("shutdown_step_not_done", step=what, error=str(error).strip())
+        log.warning("shutdown_step_skipped", step=what, error=str(error).strip())
     elif error is not None:
         log.error("shutdown_step_failed", step=what, exc_info=error)
     return error is None

@@ -130,7 +130,7 @@ class Shutdown:
                 lost.append(inflight.claim.id)
                 registry.settle(inflight, Fate.UNRECORDED)
         if lost:
-            log.error("left_to_lease_expiry", jobs=lost)
+            log.error("jobs_unrecorded", jobs=lost)
         return [inflight for inflight in running if not inflight.ended]
 
     def report(self, registry: InFlightJobs) -> dict[str, object]:
@@ -146,7 +146,7 @@ class Shutdown:
 
 def _tell_of(inflight: InFlight) -> None:
     stack = stacks.of_handler(inflight)
-    log.error("handler_did_not_end", job=inflight.claim.id, task=inflight.claim.task, stack=stack)
+    log.error("handler_abandoned", job=inflight.claim.id, task=inflight.claim.task, stack=stack)
 
 
 async def _first(seconds: float, *events: Coroutine[Any, Any, Any]) -> None:

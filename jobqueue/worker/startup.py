@@ -80,7 +80,7 @@ async def prepare(
     if error := work.exception():
         weather = is_transient(error.__cause__ or error)  # Django wraps the driver's
         told = {"error": str(error).strip()} if weather else {"exc_info": error}
-        log.error("schedules_not_synchronised", **told)
+        log.error("schedules_sync_failed", **told)
     handler_threads.give_back(handler_thread)
 
 

@@ -243,7 +243,7 @@ class Worker:
         if number in (signal.SIGTERM, signal.SIGINT):
             self.shutdown.signalled(self.watchdog.first_stop_at)
         elif number == signal.SIGHUP and not self.shutdown.requested.is_set():
-            log.info("reconnecting")
+            log.info("reconnect_started")
             self.components.reconnect()
 
     def _on_beat(self) -> None:

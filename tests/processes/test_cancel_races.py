@@ -139,6 +139,6 @@ async def test_each_cancelled_job_has_the_one_final_state_that_fits_what_ran(sit
     assert await site.sky.ask(ATTEMPTS_NOT_COUNTED) == 0
     assert await site.sky.ask(EFFECTS_THAT_DO_NOT_FIT) == 0
     for worker in site.workers:
-        assert not worker.events("service_error")
+        assert not worker.events("service_failed")
         if worker.lives:
             assert await worker.stop() == 0

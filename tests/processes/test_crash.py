@@ -128,7 +128,7 @@ def test_a_blocked_loop_is_told_with_the_culprit_and_shown_at_its_job(fleet: Fle
     assert event.job == int(job)
     assert "time.sleep(seconds)" in event.note
     assert event.actor.startswith("worker ")
-    assert worker.events("event_loop_back")
+    assert worker.events("event_loop_recovered")
     assert worker.stop() == 0
     assert outcomes() == {"SUCCEEDED": 1}
 
@@ -176,7 +176,7 @@ async def test_a_dead_server_does_not_hold_up_the_shutdown(parameters, fleet: Fl
         assert code == 0
         assert worker.report["unrecorded"] == (1 if busy else 0)
         if busy:
-            assert worker.events("left_to_lease_expiry")
+            assert worker.events("jobs_unrecorded")
 
 
 @pytest.mark.spec("S93", "S95", "S104", "S105")

@@ -108,6 +108,6 @@ async def test_the_documented_rights_suffice(site):
     await site.enqueue("atomic", 3)
     await site.check()
     assert await worker.stop() == 0
-    assert not worker.events("service_error")
+    assert not worker.events("service_failed")
     owner = f"SELECT rolsuper FROM pg_roles WHERE rolname = '{ROLE}' -- in {NAME}"
     assert await site.sky.ask(owner) is False

@@ -55,8 +55,8 @@ def test_ten_times_hup_under_load_and_no_job_fails(fleet: Fleet):
         worker.send(signal.SIGHUP)
     wait_until(lambda: states() == {"SUCCEEDED": 400}, 60)
     assert outcomes() == {"SUCCEEDED": 400}
-    assert len(worker.events("reconnecting")) >= 5
-    assert not worker.events("service_error")
+    assert len(worker.events("reconnect_started")) >= 5
+    assert not worker.events("service_failed")
     assert worker.stop() == 0
     assert worker.report["completed"] == 400
 
@@ -70,7 +70,7 @@ def test_hup_is_ignored_while_stopping(fleet: Fleet):
     worker.wait_for("shutdown_phase", phase="DRAINING")
     worker.send(signal.SIGHUP)
     assert worker.ended(30) == 0
-    assert not worker.events("reconnecting")
+    assert not worker.events("reconnect_started")
     assert states() == {"SUCCEEDED": 1}
 
 

@@ -46,12 +46,12 @@ async def clean_end(site):
         assert report["claimed"] == sum(
             report[name] for name in ("completed", "interrupted", "returned", "unrecorded")
         )
-        assert not worker.events("service_error")
+        assert not worker.events("service_failed")
         assert "Traceback" not in worker.log.read_text()
 
 
 def outages(worker):
-    return len(worker.events("database_unreachable")), len(worker.events("database_back"))
+    return len(worker.events("database_unreachable")), len(worker.events("database_recovered"))
 
 
 async def all_back(worker):
@@ -127,7 +127,7 @@ async def test_a_read_only_primary_is_waited_out(site):
         await site.sky.ask(f"ALTER DATABASE {NAME} RESET default_transaction_read_only")
 
     await under_load(site, read_only)
-    await until(lambda: worker.events("database_back"), seconds=40)
+    await until(lambda: worker.events("database_recovered"), seconds=40)
     await clean_end(site)
 
 
@@ -255,7 +255,7 @@ async def test_an_outage_longer_than_the_lease_stops_the_handlers_and_the_worker
     await until(lambda: len(worker.events("outcome_not_recorded")) == 3, seconds=30)
     await site.sky.ask("UPDATE jobqueue_job SET args = '[0]'")
     worker.proxy.heal()
-    await until(lambda: worker.events("database_back"))
+    await until(lambda: worker.events("database_recovered"))
     await clean_end(site)
     assert outages(worker) == (1, 1)
 
@@ -271,7 +271,7 @@ async def test_a_stop_while_the_database_is_away_is_bounded_and_told_in_a_few_li
     assert await worker.stop() == 0
     (report,) = worker.events("worker_stopped")
     assert (report["claimed"], report["unrecorded"]) == (3, 3)
-    (left,) = worker.events("left_to_lease_expiry")
+    (left,) = worker.events("jobs_unrecorded")
     assert len(left["jobs"]) == 3
     assert len(worker.events("database_unreachable")) == 1
     assert "Traceback" not in worker.log.read_text()

@@ -389,4 +389,4 @@ async def test_a_stop_between_the_wake_and_the_round_is_no_error(make, connectio
     with structlog.testing.capture_logs() as logs:
         intake.run()
         await intake.tasks[0]
-    assert "service_error" not in [log["event"] for log in logs]
+    assert "service_failed" not in [log["event"] for log in logs]

@@ -406,7 +406,7 @@ async def test_an_outage_is_told_once_however_often_a_leader_tries(start, monkey
     told = Counter(entry["event"] for entry in entries)
     assert tries.count(leadership.renew) > 1
     assert told.pop("leader_elected") == 2
-    assert told == {"database_unreachable": 1, "leader_lost": 1, "database_back": 1}
+    assert told == {"database_unreachable": 1, "leader_lost": 1, "database_recovered": 1}
 
 
 @pytest.mark.spec("S47")
@@ -417,4 +417,4 @@ async def test_a_follower_that_hears_of_a_leader_again_says_that_the_outage_is_o
         follower = start(port="1")
         await until(lambda: entries)
         follower.occupied()
-    assert [entry["event"] for entry in entries] == ["database_unreachable", "database_back"]
+    assert [entry["event"] for entry in entries] == ["database_unreachable", "database_recovered"]

@@ -34,8 +34,8 @@ def test_that_nobody_leads_is_said_once_after_a_while_and_so_is_the_end_of_it(mo
             now = float(moment)
             seen.seen(vacant=vacant)
     assert [(entry["event"], entry.get("seconds")) for entry in entries] == [
-        ("nobody_leads", 61),
-        ("somebody_leads_again", None),
+        ("leader_missing", 61),
+        ("leader_returned", None),
     ]
 
 

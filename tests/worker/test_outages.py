@@ -26,7 +26,7 @@ def test_an_outage_is_one_line_and_one_when_it_is_over_whoever_meets_it(error_po
         claim.succeeded()
         beat.succeeded()
         beat.succeeded()
-    assert [log["event"] for log in logs] == ["database_unreachable", "database_back"]
+    assert [log["event"] for log in logs] == ["database_unreachable", "database_recovered"]
 
 
 @pytest.mark.spec("S47", "D43", "D46")
@@ -65,5 +65,5 @@ async def test_a_step_of_the_shutdown_that_meets_weather_is_one_line_and_no_trac
     with structlog.testing.capture_logs() as logs:
         assert not await within(1, "report", refused())
     (line,) = logs
-    assert (line["event"], line["step"]) == ("shutdown_step_not_done", "report")
+    assert (line["event"], line["step"]) == ("shutdown_step_skipped", "report")
     assert "exc_info" not in line

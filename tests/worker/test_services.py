@@ -44,7 +44,7 @@ async def test_one_that_was_expected_to_end_is_not_but_its_error_is_loud():
         await until(lambda: logs)
         await services.cancel_all(5)
     assert ended == []
-    assert [log["event"] for log in logs] == ["service_failed_while_stopping"]
+    assert [log["event"] for log in logs] == ["service_stop_failed"]
 
 
 @pytest.mark.spec("S198", "S199", "S204")
@@ -84,7 +84,7 @@ async def test_a_step_that_fails_or_hangs_does_not_stop_the_next():
         assert await within(5, "good", nothing())
         assert not await within(5, "bad", broken())
         assert not await within(0.05, "slow", forever())
-    assert [log["event"] for log in logs] == ["shutdown_step_failed", "shutdown_step_not_done"]
+    assert [log["event"] for log in logs] == ["shutdown_step_failed", "shutdown_step_skipped"]
     assert asyncio.all_tasks() == before
 
 

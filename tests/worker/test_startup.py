@@ -33,6 +33,6 @@ async def test_a_failure_is_told_and_not_fatal_and_the_weather_in_one_line(error
     shutdown = Shutdown(settings(), on_begin=list)
     with capture_logs() as lines:
         await prepare(handler_threads, fails, shutdown)
-    (line,) = [line for line in lines if line["event"] == "schedules_not_synchronised"]
+    (line,) = [line for line in lines if line["event"] == "schedules_sync_failed"]
     assert ("exc_info" in line, "error" in line) == (has_stack, not has_stack)
     handler_threads.close()

@@ -58,7 +58,7 @@ async def test_what_is_left_is_cancelled_and_named_once(loop, one):
     left, leftover_tasks = [asyncio.ensure_future(endless()) for _ in range(3)], LeftoverTasks()
     with structlog.testing.capture_logs() as entries:
         leftover_tasks.collect(one)
-    assert [(e["event"], e["count"]) for e in entries] == [("tasks_left_behind", 3)]
+    assert [(e["event"], e["count"]) for e in entries] == [("tasks_leaked", 3)]
     assert len(leftover_tasks) == 3
     await leftover_tasks.close()
     assert all(task.cancelled() for task in left)
@@ -95,7 +95,7 @@ async def test_the_error_of_a_task_left_behind_is_told(loop, one):
         leftover_tasks.collect(one)
         await until(task.done)
         await until(lambda: len(leftover_tasks) == 0)
-    assert [e["event"] for e in entries] == ["tasks_left_behind", "left_behind_task_failed"]
+    assert [e["event"] for e in entries] == ["tasks_leaked", "leaked_task_failed"]
 
 
 async def test_one_that_ignores_its_cancel_is_waited_for_a_bounded_time(loop, one, monkeypatch):

@@ -18,7 +18,7 @@ from tests.worker import jobs
 def outcome_events():
     """The events of a handler that does not end."""
     with structlog.testing.capture_logs() as entries:
-        yield lambda: [entry for entry in entries if entry["event"] == "handler_not_ending"]
+        yield lambda: [entry for entry in entries if entry["event"] == "handler_stop_ignored"]
 
 
 def ignores_everything(shared):
@@ -48,7 +48,7 @@ def test_a_handler_that_does_not_end_is_reported_with_its_stack_once_a_minute(
     (report,) = outcome_events()
     assert report["job"] == int(job.id)
     assert "ignores_everything" in report["stack"]
-    assert report["told"] == "cancel"
+    assert report["reason"] == "cancel"
     row = Job.objects.get(pk=job.id)
     assert (row.state, row.attempts) == (State.RUNNING, 0)
     assert row.not_ending_since is not None

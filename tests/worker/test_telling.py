@@ -42,7 +42,7 @@ async def test_one_that_cannot_be_told_silences_no_other(desk, monkeypatch, is_l
     ]
     assert not desk.task.done()
     assert not desk.outage_log._troubled
-    failed = [log for log in logs if log["event"] == "outcome_not_told"]
+    failed = [log for log in logs if log["event"] == "outcome_log_failed"]
     assert [log["job"] for log in failed] == ([] if is_logging_broken else [inflight[1].claim.id])
 
 

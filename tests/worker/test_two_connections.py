@@ -572,7 +572,7 @@ async def test_the_second_one_s_server_process_may_end_at_any_time(make, connect
     assert await slots() is None
     assert intake.sessions[1].born > 2
     said = {log["event"] for log in logs}
-    assert not said & {"database_unreachable", "database_back", "service_error"}
+    assert not said & {"database_unreachable", "database_recovered", "service_failed"}
 
 
 @pytest.fixture
@@ -640,7 +640,7 @@ async def test_an_outage_is_told_once_also_when_the_second_one_was_in_trouble_be
         await until(lambda: completed(intake) == done + 10)
         await until(lambda: not intake.outage_log._troubled)
     told = [log["event"] for log in logs if log["event"].startswith("database_")]
-    assert told == ["database_call_failed", "database_unreachable", "database_back"]
+    assert told == ["database_call_failed", "database_unreachable", "database_recovered"]
 
 
 @pytest.mark.spec("S48")

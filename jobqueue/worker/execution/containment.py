@@ -161,7 +161,7 @@ class LeftoverTasks:
             self._cancel(task)
         if left:
             claim = inflight.claim
-            log.warning("tasks_left_behind", job=claim.id, task=claim.task, count=len(left))
+            log.warning("tasks_leaked", job=claim.id, task=claim.task, count=len(left))
 
     def _cancel(self, task: asyncio.Task[Any]) -> None:
         task.cancel()
@@ -171,7 +171,7 @@ class LeftoverTasks:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("left_behind_task_failed", name=task.get_name(), exc_info=error)
+            log.error("leaked_task_failed", name=task.get_name(), exc_info=error)
 
     async def close(self) -> None:
         """Wait a second for those that are still unwinding; the rest ends with the process."""

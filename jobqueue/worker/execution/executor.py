@@ -100,7 +100,7 @@ class Executor:
             inflight.stop(why, now, self.settings.cancel_seconds)
         except Exception:
             log.exception(
-                "handler_not_told", job=inflight.claim.id, task=inflight.claim.task, why=why
+                "handler_stop_failed", job=inflight.claim.id, task=inflight.claim.task, why=why
             )
 
     def release_with_hold(self, inflight: InFlight, hold: float) -> None:
@@ -120,7 +120,7 @@ class Executor:
         except (asyncio.CancelledError, GeneratorExit):
             raise  # nobody ends an attempt outside its handler, but the end of the loop
         except BaseException as error:
-            log.exception("attempt_broken", job=inflight.claim.id, task=inflight.claim.task)
+            log.exception("attempt_crashed", job=inflight.claim.id, task=inflight.claim.task)
             if not inflight.ended:
                 self._over(inflight, classify.broken(inflight, error, self.settings))
 
@@ -256,7 +256,7 @@ class Executor:
             self._conclude(inflight, future.result())
         else:
             log.error(
-                "attempt_broken", job=inflight.claim.id, task=inflight.claim.task, exc_info=error
+                "attempt_crashed", job=inflight.claim.id, task=inflight.claim.task, exc_info=error
             )
             ending = classify.broken(inflight, error, self.settings)
             self._conclude(inflight, Ended(How.PUT, ending))

@@ -41,10 +41,10 @@ class StuckHandlers:
 
     def _report(self, inflight: InFlight, ignored: float) -> None:
         log.warning(
-            "handler_not_ending",
+            "handler_stop_ignored",
             job=inflight.claim.id,
             task=inflight.claim.task,
-            told=inflight.told,
+            reason=inflight.told,
             seconds=round(ignored, 1),
             stack=stacks.of_handler(inflight),
         )

@@ -178,7 +178,7 @@ class Leader:
         if not await self._open(trust_end):
             await self._hand_back(term)
             self._unable += 1
-            self.log.warning("leader_unable", term=term, in_a_row=self._unable)
+            self.log.warning("leader_not_working", term=term, in_a_row=self._unable)
             await self._rest(self.settings.leader_lease_seconds)
             return
         self._term, self._trust_end = term, trust_end
@@ -198,7 +198,7 @@ class Leader:
                 return True
             except Exception as error:
                 if not is_transient(error):
-                    self.log.exception("leader_services_failed")
+                    self.log.exception("leader_work_failed")
             wait = backoff.next_delay()
             if self._unable or _now() + wait >= trust_end - RESIGN_SECONDS:
                 return False

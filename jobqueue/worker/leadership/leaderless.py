@@ -25,10 +25,10 @@ class LeaderWatch:
         now = time.monotonic()
         if not vacant:
             if self._told:
-                log.info("somebody_leads_again")
+                log.info("leader_returned")
             self._since, self._told = None, False
         elif self._since is None:
             self._since = now
         elif now - self._since > self.error_policy and not self._told:
             self._told = True
-            log.warning("nobody_leads", seconds=round(now - self._since))
+            log.warning("leader_missing", seconds=round(now - self._since))

@@ -139,7 +139,7 @@ class Maintenance:
         if len(step.timeouts) >= TIMEOUTS_UNTIL_SMALLER and step.limit > 1:
             step.limit = max(1, step.limit // 4)
             step.timeouts.clear()
-            log.warning("maintenance_batch_smaller", step=step.name, limit=step.limit)
+            log.warning("maintenance_batch_reduced", step=step.name, limit=step.limit)
 
 
 def _is_from_this_statement(error: Exception) -> bool:

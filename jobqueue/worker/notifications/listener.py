@@ -152,4 +152,4 @@ class Listener:
         self._proof, self._missing, self.state = "", 0, NOTIFIED
         if self._silence.failures:
             self._silence.reset()
-            log.info("listener_heard")
+            log.info("listener_recovered")

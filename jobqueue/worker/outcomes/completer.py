@@ -247,7 +247,7 @@ class Completer:
                     self.outcome_events.written(inflight, ending, state)
                 except Exception:  # a project's logging: it must not silence the others
                     with contextlib.suppress(Exception):
-                        log.exception("outcome_not_told", job=inflight.claim.id)
+                        log.exception("outcome_log_failed", job=inflight.claim.id)
 
     def _drop_untrusted(self) -> None:
         """A lease that was not renewed in time lapses by itself; the leader records the loss."""

@@ -54,16 +54,17 @@ class OutcomeEvents:
     def refused(self, inflight: InFlight, ending: Ending, stands: str | None) -> None:
         """The fence held: the claim was no longer ours and nothing was changed."""
         claim = inflight.claim
-        # The beat has said so already when it met the loss first: one warning a loss.
-        say = log.info if inflight.lost else log.warning
-        say(
-            "late_outcome" if inflight.lost else "lease_lost",
-            job=claim.id,
-            task=claim.task,
-            attempt=claim.attempts + 1,
-            wanted=ending.outcome,
-            recorded=stands,
-        )
+        facts = {
+            "job": claim.id,
+            "task": claim.task,
+            "attempt": claim.attempts + 1,
+            "wanted": ending.outcome,
+            "recorded": stands,
+        }
+        if inflight.lost:  # the heartbeat has logged the loss already: one warning per loss
+            log.info("outcome_came_late", **facts)
+        else:
+            log.warning("lease_lost", **facts)
 
     def given_up(self, claim: Claim) -> None:
         """Not written in time: the lease lapses, and the leader records the attempt as LOST."""

@@ -115,7 +115,7 @@ class Watchdog:
         if overslept > self.lag_seconds:
             # Everything stood still, this thread too: the loop has not had its chance to answer.
             self._answered, self._blocked_since = now, None
-            log.warning("process_stood_still", seconds=round(overslept, 2))
+            log.warning("process_stalled", seconds=round(overslept, 2))
         self._look_at_loop(now)
 
     def _wait_seconds(self) -> float:
@@ -181,7 +181,7 @@ class Watchdog:
         if self._blocked_since is None:
             return
         seconds, self._blocked_since = now - self._blocked_since, None
-        log.warning("event_loop_back", seconds=round(seconds, 2))
+        log.warning("event_loop_recovered", seconds=round(seconds, 2))
         if self._culprit is not None:
             (inflight, stack), self._culprit = self._culprit, None
             self.on_block(inflight, stack, seconds)

@@ -69,7 +69,7 @@ class HandlerThread(Executor):
             try:
                 call()
             except BaseException:
-                log.critical("lane_call_broken", handler_thread=self.thread.name, exc_info=True)
+                log.critical("thread_call_failed", thread=self.thread.name, exc_info=True)
             del call  # a handler's arguments and result must not wait here for the next one
             with self._lock:
                 self.pending -= 1
@@ -88,7 +88,7 @@ class HandlerThread(Executor):
             else:
                 orm_connections.tidy_connections()
         except Exception:
-            log.exception("lane_not_tidied", handler_thread=self.thread.name)
+            log.exception("thread_cleanup_failed", thread=self.thread.name)
             self.stale = True
 
     def bridge(self, loop: Any) -> None:
