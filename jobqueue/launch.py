@@ -189,14 +189,14 @@ def launch(options: Options, command: Sequence[str] | None = None) -> int:
             parameters,
             worker_options,
             on_start=declared.synchronise,
-            tell_finished=operations.tell_finished,
+            send_finished=operations.tell_finished,
         )
         with _frozen():
             code = worker.run()
     except CannotStartError as error:
         return _say(error, 1)
-    if worker.must_leave_hard:
-        _leave_hard(code)
+    if worker.must_exit_now:
+        _exit_now(code)
     _bound_the_exit(worker.watchdog.deadline)
     return code
 
@@ -236,7 +236,7 @@ def _bound_the_exit(deadline: float | None) -> None:
     atexit.register(arm)
 
 
-def _leave_hard(code: int) -> None:
+def _exit_now(code: int) -> None:
     """A handler's thread is still running: everything is recorded, and the interpreter's own end
     would wait for it."""
     for stream in (sys.stdout, sys.stderr):

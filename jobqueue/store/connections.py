@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate
 
 import psycopg
+import structlog
 from psycopg import AsyncConnection
 from psycopg.pq import TransactionStatus
 from psycopg.types.json import set_json_loads
@@ -19,6 +20,7 @@ from jobqueue.store.error_classes import USELESS_STATES, CallTimeout
 from jobqueue.store.values import read_json
 
 APPLICATION = "jobqueue"
+log = structlog.get_logger("jobqueue")
 IDLE = TransactionStatus.IDLE
 # Notices a dead peer within 45 s where nothing else speaks on the connection.
 KEEPALIVES = {
@@ -110,7 +112,6 @@ class Session:
         *,
         prepare: Callable[[AsyncConnection[Any]], Coroutine[Any, Any, None]] | None = None,
     ) -> None:
-        self.on_kept: Callable[[Exception], object] = lambda error: None
         self.parameters = {**KEEPALIVES, **parameters}
         self.parameters["application_name"] = f"{APPLICATION} {purpose}"
         self.prepare = prepare
@@ -149,7 +150,7 @@ class Session:
             self.connection = old
             if not isinstance(error, Exception):
                 raise
-            self.on_kept(error)
+            log.warning("reconnect_failed", error=str(error).strip())
         else:
             await _farewell(old)
 

@@ -1,11 +1,9 @@
-"""The parts of one worker, put together; who does what with whom is told in `worker`."""
+"""The parts of one worker, wired together; `worker` starts and stops them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
-
-import structlog
 
 from jobqueue.conf import Settings
 from jobqueue.store.connections import Session
@@ -27,8 +25,6 @@ from jobqueue.worker.outcomes.task_signals import TaskSignals
 from jobqueue.worker.shutdown import Shutdown
 from jobqueue.worker.threads.handler_thread import HandlerThreads
 
-log = structlog.get_logger("jobqueue")
-
 
 class Components:
     """Each service has a connection of its own, so that none can starve another."""
@@ -43,33 +39,68 @@ class Components:
         shutdown: Shutdown,
         *,
         on_beat: Callable[[], None],
-        leave_hard: Callable[[str], None],
-        tell_finished: Callable[[Sequence[int]], object],
+        exit_now: Callable[[str], None],
+        send_finished: Callable[[Sequence[int]], object],
     ) -> None:
         worker = identity.id
+        # The parts call each other in circles. A lambda names one that is made further down.
         self.outage_log, self.stopping = OutageLog(), shutdown.requested.is_set
-        self.handler_threads, self.task_signals = (
-            HandlerThreads(),
-            TaskSignals(str(worker), tell_finished),
-        )
+        self.handler_threads = HandlerThreads()
+        self.task_signals = TaskSignals(str(worker), send_finished)
         self.outcome_events = OutcomeEvents(self.task_signals)
         self.sessions = [
             Session(parameters, purpose)
             for purpose in ("claim", "claim 2", "finish", "beat", "watch")
         ]
         *claiming, self.finishing, self.beating, self.watching = self.sessions
-        for session in self.sessions:
-            session.on_kept = _not_reconnected
         self.completer = Completer(
             self.finishing,
             worker,
             registry,
             self.outcome_events,
-            self._patience("finish"),
+            self._error_policy("finish"),
             trust_seconds=settings.lease_seconds - settings.lease_margin_seconds,
+            on_ready=self._on_ready_again,
+            on_soon=lambda seconds: self.claimer.promote_in(seconds),
         )
         self.executor = Executor(
             settings, registry, self.handler_threads, self.completer, self.task_signals, worker
+        )
+        self.leader: Leader | None = None
+        if options.lead:
+            self.leader = Leader(
+                parameters=parameters,
+                worker=worker,
+                settings=settings,
+                outage_log=self.outage_log,
+                on_final=self.task_signals.swept,
+            )
+        self.dispatcher = Dispatcher(
+            str(worker),
+            on_ready=lambda queue, priority: self.claimer.wake(queue, priority),
+            on_scheduled=self._on_scheduled,
+            on_cancel=lambda: self.heartbeat.now(),
+            on_vacant=self._on_vacant,
+            on_died=self._on_died,
+        )
+        self.listener: Listener | None = None
+        if settings.notify:
+            self.listener = Listener(
+                parameters, worker, self.dispatcher, self._error_policy("listen")
+            )
+        self.heartbeat = Heartbeat(
+            self.beating,
+            identity,
+            settings,
+            registry,
+            self.executor,
+            self._error_policy("beat"),
+            listener=self.listener,
+            leader=self.leader,
+            phase=lambda: shutdown.phase,
+            on_beat=on_beat,
+            on_overdue=lambda: self.claimer.poll(),
+            on_certified_dead=lambda why: shutdown.request(why, failed=True),
         )
         self.claimer = Claimer(
             (claiming[0], claiming[1]),
@@ -78,62 +109,46 @@ class Components:
             settings,
             registry,
             self.executor,
-            (self._patience("claim"), ErrorPolicy("claim 2", self.outage_log, helper=True)),
+            (self._error_policy("claim"), ErrorPolicy("claim 2", self.outage_log, helper=True)),
+            is_notified=self._is_notified,
+            notify_ready=self._notify_ready,
+            is_overdue=lambda: self.heartbeat.overdue,
         )
-        self.dispatcher = Dispatcher(str(worker))
-        self.leader: Leader | None = None
-        if options.lead:
-            self.leader = Leader(
-                parameters=parameters,
-                worker=worker,
-                settings=settings,
-                outage_log=self.outage_log,
-            )
-        self.listener: Listener | None = None
-        if settings.notify:
-            self.listener = Listener(parameters, worker, self.dispatcher, self._patience("listen"))
         self.stuck = StuckHandlers(settings, registry, shutdown.request)
-        self.heartbeat = Heartbeat(
-            self.beating,
-            identity,
-            settings,
-            registry,
-            self.executor,
-            self._patience("beat"),
-            listener=self.listener,
-            leader=self.leader,
-            phase=lambda: shutdown.phase,
-            on_beat=on_beat,
-            leave=lambda why: shutdown.request(why, failed=True),
-        )
-        self.lease_guard = LeaseGuard(settings, registry, self.executor, leave_hard)
-        self._introduce()
+        self.lease_guard = LeaseGuard(settings, registry, self.executor, exit_now)
 
-    def _patience(self, purpose: str) -> ErrorPolicy:
+    def _error_policy(self, purpose: str) -> ErrorPolicy:
         return ErrorPolicy(purpose, self.outage_log)
 
-    def _introduce(self) -> None:
-        """Who is told what is heard."""
-        self.dispatcher.on_ready = self.claimer.wake
-        self.completer.on_ready = self._ready
-        self.completer.on_soon = self.claimer.promote_in
-        self.dispatcher.on_beat = self.heartbeat.now
-        self.heartbeat.on_overdue = self.claimer.poll
-        self.claimer.is_overdue = lambda: self.heartbeat.overdue
-        listener = self.listener
-        if listener is not None:
-            self.claimer.is_told = lambda: listener.is_proven
-            self.claimer.tell_ready = self.completer.tell_ready
-        if self.leader is not None:
-            self.leader.sweeping.on_final = self.task_signals.swept
-            self.dispatcher.on_vacant = self.leader.vacant
-            self.dispatcher.on_scheduled = self.leader.scheduled
-            self.dispatcher.on_died = self.leader.sweep_now
+    def _is_notified(self) -> bool:
+        """Whether notifications arrive. Where they are off, the poll is set to be often enough."""
+        return self.listener is None or self.listener.is_proven
 
-    def _ready(self, queue: str) -> None:
-        """A job that ran here can be claimed again: by others at once when this worker leaves."""
-        tell = self.claimer.tell_ready if self.stopping() else self.claimer.wake
-        tell(queue)
+    def _notify_ready(self, queue: str) -> None:
+        """Wake the other workers: a job of this queue can be claimed."""
+        if self.listener is not None:
+            self.completer.notify_ready(queue)
+
+    def _on_ready_again(self, queue: str) -> None:
+        """A job that ran here can be claimed again: by others at once when this worker stops."""
+        if self.stopping():
+            self._notify_ready(queue)
+        else:
+            self.claimer.wake(queue)
+
+    # What concerns the leader, where this worker may lead.
+
+    def _on_scheduled(self, at: float) -> None:
+        if self.leader is not None:
+            self.leader.scheduled(at)
+
+    def _on_vacant(self) -> None:
+        if self.leader is not None:
+            self.leader.vacant()
+
+    def _on_died(self) -> None:
+        if self.leader is not None:
+            self.leader.sweep_now()
 
     def reconnect(self) -> None:
         """Have every connection opened afresh before its next use."""
@@ -145,7 +160,3 @@ class Components:
             self.leader.reconnect()
         self.handler_threads.renew()
         self.claimer.wake()
-
-
-def _not_reconnected(error: Exception) -> None:
-    log.warning("reconnect_failed", error=str(error).strip())

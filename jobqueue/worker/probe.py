@@ -6,15 +6,17 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import structlog
 
+from jobqueue.conf import Settings
 from jobqueue.states import Phase
+from jobqueue.worker.inflight import InFlightJobs
+from jobqueue.worker.leadership.election import Leader
+from jobqueue.worker.lease.heartbeat import Heartbeat
+from jobqueue.worker.process.supervisor_link import SupervisorLink
+from jobqueue.worker.shutdown import Shutdown
 from jobqueue.worker.startup import CannotStartError
-
-if TYPE_CHECKING:
-    from jobqueue.worker.worker import Worker
 
 LOOPBACK = "127.0.0.1"
 MOST_CONNECTIONS = 16
@@ -32,22 +34,21 @@ Answer = tuple[int, str, str]  # status, content type, body
 class Probe:
     """Answers `/live`, `/ready` and `/metrics`. It reads what the worker knows and asks nobody."""
 
-    def __init__(self, worker: Worker, host: str, port: int | None) -> None:
-        self.worker, self.host, self.port = worker, host, port
+    def __init__(
+        self,
+        settings: Settings,
+        parent: SupervisorLink | None,
+        *,
+        shutdown: Shutdown,
+        registry: InFlightJobs,
+        heartbeat: Heartbeat,
+        leader: Leader | None,
+    ) -> None:
+        self.settings, self.shutdown, self.registry = settings, shutdown, registry
+        self.heartbeat, self.leader = heartbeat, leader
+        self.host, self.port = address_of(settings.probe_address, parent)
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.Task[None]] = set()
-
-    @classmethod
-    def of(cls, worker: Worker) -> Probe:
-        """The children of a supervisor take one port after the other."""
-        address, above = worker.settings.probe_address, worker.options.parent
-        if address is None:
-            return cls(worker, "", None)
-        host, _, port = address.rpartition(":")
-        number = int(port)
-        if number and above is not None:
-            number += above.child - 1
-        return cls(worker, host.strip("[]") or LOOPBACK, number)
 
     async def open(self) -> None:
         """Listen, where an address was given. Raises CannotStartError."""
@@ -121,24 +122,22 @@ class Probe:
 
     def unready(self) -> str:
         """Return why this worker takes no jobs; empty when it does."""
-        worker = self.worker
-        phase, settings = worker.shutdown.phase, worker.settings
+        phase, settings = self.shutdown.phase, self.settings
         if phase is Phase.STARTING:
             return "starting: the database has not answered yet"
         if phase is not Phase.RUNNING:
-            return f"stopping ({phase}): {worker.shutdown.reason}"
+            return f"stopping ({phase}): {self.shutdown.reason}"
         age, stale = self._beat_age(), 2 * settings.heartbeat_seconds + settings.beat_budget_seconds
         if age > stale:
             return f"the last good heartbeat was {age:.1f} s ago"
         return ""
 
     def _beat_age(self) -> float:
-        return time.monotonic() - self.worker.components.heartbeat.good_at
+        return time.monotonic() - self.heartbeat.good_at
 
     def figures(self) -> Iterable[str]:
         """The lines of Prometheus's text format."""
-        worker = self.worker
-        registry, leader = worker.registry, worker.components.leader
+        registry, leader = self.registry, self.leader
         yield "# TYPE jobqueue_worker_jobs_held gauge"
         yield f"jobqueue_worker_jobs_held {len(registry)}"
         yield "# TYPE jobqueue_worker_slots_free gauge"
@@ -154,5 +153,17 @@ class Probe:
         yield f"jobqueue_worker_leader {int(leader is not None and leader.is_leading)}"
         yield "# TYPE jobqueue_worker_phase gauge"
         for phase in Phase:
-            here = int(phase is worker.shutdown.phase)
+            here = int(phase is self.shutdown.phase)
             yield f'jobqueue_worker_phase{{phase="{phase}"}} {here}'
+
+
+def address_of(address: str | None, parent: SupervisorLink | None) -> tuple[str, int | None]:
+    """Return host and port; no port where there is no address. The children of a supervisor take
+    one port after the other."""
+    if address is None:
+        return "", None
+    host, _, port = address.rpartition(":")
+    number = int(port)
+    if number and parent is not None:
+        number += parent.child - 1
+    return host.strip("[]") or LOOPBACK, number

@@ -37,8 +37,8 @@ class Shutdown:
         settings: Settings,
         *,
         on_begin: Callable[[], None],
-        on_phase: Callable[[], None] = lambda: None,
-        on_end: Callable[[float], None] = lambda moment: None,
+        on_phase: Callable[[], None],
+        on_end: Callable[[float], None],
     ) -> None:
         self.settings = settings
         self._on_begin, self._on_phase, self._on_end = on_begin, on_phase, on_end

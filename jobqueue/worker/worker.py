@@ -44,15 +44,18 @@ class Worker:
         parameters: dict[str, Any],
         options: WorkerOptions,
         *,
-        on_start: Callable[[], object] = lambda: None,
-        tell_finished: Callable[[Sequence[int]], object] = lambda ids: None,
+        on_start: Callable[[], object],
+        send_finished: Callable[[Sequence[int]], object],
     ) -> None:
+        """Both are called in a handler thread: `on_start` once the database has answered,
+        `send_finished` with the ids of jobs that the leader has ended."""
         self.settings, self.parameters, self.options = settings, parameters, options
-        self.on_start = on_start  # in a lane, once the database has answered
-        self.tell_finished = tell_finished  # in a lane, of jobs that the leader has ended
+        self.on_start, self.send_finished = on_start, send_finished
         self.identity = identity(settings, options)
         self.registry = InFlightJobs(settings.concurrency)
-        self.watchdog = Watchdog(settings, self.registry)
+        self.watchdog = Watchdog(
+            settings, self.registry, on_signal=self._on_signal, on_block=self._on_block
+        )
         self.threads = Threads()
         self.stuck: list[int] = []
         self.recycled = self.known = False  # known: its row is in the table
@@ -103,14 +106,20 @@ class Worker:
             self.registry,
             self.shutdown,
             on_beat=self._on_beat,
-            leave_hard=self.watchdog.leave,
-            tell_finished=self.tell_finished,
+            exit_now=self.watchdog.exit_now,
+            send_finished=self.send_finished,
         )
         self.limits = Limits(
             self.options, self.components.watching, self.registry, self._limit_reached
         )
-        self.probe = Probe.of(self)
-        self.watchdog.on_signal, self.watchdog.on_block = self._signal, self._blocked
+        self.probe = Probe(
+            self.settings,
+            self.options.parent,
+            shutdown=self.shutdown,
+            registry=self.registry,
+            heartbeat=self.components.heartbeat,
+            leader=self.components.leader,
+        )
         self.watchdog.watch(asyncio.get_running_loop())
 
     def _start(self) -> None:
@@ -233,13 +242,13 @@ class Worker:
         return self.limits.code
 
     @property
-    def must_leave_hard(self) -> bool:
+    def must_exit_now(self) -> bool:
         """Whether something of a handler still runs, for which the interpreter's end would wait."""
         return bool(self.stuck) or self.threads.are_left()
 
     # What reaches the worker from elsewhere.
 
-    def _signal(self, number: int) -> None:
+    def _on_signal(self, number: int) -> None:
         if number in (signal.SIGTERM, signal.SIGINT):
             self.shutdown.signalled(self.watchdog.first_stop_at)
         elif number == signal.SIGHUP and not self.shutdown.requested.is_set():
@@ -255,7 +264,7 @@ class Worker:
             self.recycled = self.options.parent is not None
             self.shutdown.request(why)
 
-    def _blocked(self, inflight: InFlight, stack: str, seconds: float) -> None:
+    def _on_block(self, inflight: InFlight, stack: str, seconds: float) -> None:
         """A handler has held up the loop, which is back: its operators see where."""
         if not inflight.blocked:
             inflight.blocked = stack

@@ -20,6 +20,7 @@ from jobqueue.store import heartbeat, workers  # noqa: E402
 from jobqueue.store.connections import Session  # noqa: E402
 from jobqueue.store.error_classes import is_transient  # noqa: E402
 from jobqueue.worker.leadership.election import Leader  # noqa: E402
+from jobqueue.worker.outages import OutageLog  # noqa: E402
 from jobqueue.worker.process import liveness  # noqa: E402
 from jobqueue.worker.process.supervisor_link import parent  # noqa: E402
 
@@ -88,7 +89,13 @@ async def main() -> None:
         concurrency=0,
     )
     await session.call(workers.register, 10, identity)
-    leader = Leader(parameters=PARAMETERS, worker=me, settings=SETTINGS)
+    leader = Leader(
+        parameters=PARAMETERS,
+        worker=me,
+        settings=SETTINGS,
+        outage_log=OutageLog(),
+        on_final=lambda ids: None,
+    )
     # Schedules that a test moves, and leases that lapse, are seen soon.
     for name in ("look", "schedules"):
         leader._maintenance.steps[name].interval = 0.3

@@ -42,6 +42,8 @@ class Intake:
             self.told,
             ErrorPolicy("finish", self.outage_log),
             trust_seconds=30.0,
+            on_ready=lambda queue: None,
+            on_soon=lambda seconds: None,
         )
         self.handlers = Handlers(self.registry, self.completer)
         self.sessions = (Session(far, "claim"), Session(far, "claim 2"))
@@ -56,6 +58,9 @@ class Intake:
                 ErrorPolicy("claim", self.outage_log),
                 ErrorPolicy("claim 2", self.outage_log, helper=True),
             ),
+            is_notified=lambda: True,
+            notify_ready=lambda queue: None,
+            is_overdue=lambda: True,
         )
         self.tasks = []
 

@@ -73,7 +73,8 @@ def working(settings=SHORT, **options):
         settings,
         conf.connection_parameters(),
         WorkerOptions(signals=False, **options),
-        tell_finished=operations.tell_finished,
+        on_start=lambda: None,
+        send_finished=operations.tell_finished,
     )
     codes = []
     thread = threading.Thread(target=lambda: codes.append(worker.run()), name="worker-under-test")

@@ -42,7 +42,13 @@ class Running:
         }
         self.settings = Settings(**{**usual, **given})
         options = WorkerOptions(signals=False, lead=lead)
-        self.worker = Worker(self.settings, parameters, options)
+        self.worker = Worker(
+            self.settings,
+            parameters,
+            options,
+            on_start=lambda: None,
+            send_finished=lambda ids: None,
+        )
         self.code: int | None = None
         self.error: BaseException | None = None
         self.thread = threading.Thread(target=self._run, name="worker")

@@ -88,7 +88,7 @@ async def test_steady_wakes_do_not_keep_the_poll_away(make, connection):
 
 async def test_without_proven_notifications_the_worker_polls_each_second(make, connection):
     intake = make()
-    intake.claimer.is_told = lambda: False
+    intake.claimer.is_notified = lambda: False
     intake.run()
     await until(lambda: intake.claimer._polled_at > 0)
     await add_job(connection)
@@ -352,7 +352,7 @@ async def test_a_job_put_off_for_a_moment_starts_when_due_without_poll_or_leader
 ):
     jobs = [await add_job(connection) for _ in range(3 * is_full)]
     intake, told = make(), []
-    intake.claimer.is_overdue, intake.claimer.tell_ready = (lambda: False), told.append
+    intake.claimer.is_overdue, intake.claimer.notify_ready = (lambda: False), told.append
     intake.run()
     await until(lambda: intake.claimer._polled_at > 0 and intake.started() == jobs)
     retried = await add_job(connection, state="SCHEDULED", run_at=ahead(0.1))
@@ -367,7 +367,7 @@ async def test_a_job_put_off_for_a_moment_starts_when_due_without_poll_or_leader
 
 async def test_of_another_queue_s_job_that_is_promoted_here_the_others_are_told(make, connection):
     intake, told = make(), []
-    intake.claimer.tell_ready = told.append
+    intake.claimer.notify_ready = told.append
     intake.run()
     await until(lambda: intake.claimer._polled_at > 0)
     await add_job(connection, state="SCHEDULED", queue="reports", run_at=ahead(0.05))

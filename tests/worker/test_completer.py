@@ -44,6 +44,8 @@ class Desk:
             self.told,
             ErrorPolicy("finish", self.outage_log),
             trust_seconds=LEASE,
+            on_ready=lambda queue: None,
+            on_soon=lambda seconds: None,
         )
         self.task = asyncio.ensure_future(self.completer.run())
 

@@ -22,7 +22,7 @@ from jobqueue.worker.lease.lease_guard import LeaseGuard
 from jobqueue.worker.options import WorkerOptions, identity
 from jobqueue.worker.outages import ErrorPolicy, OutageLog
 from jobqueue.worker.process.watchdog import Watchdog
-from tests.rows import add_running, ahead, job_row, one
+from tests.rows import add_job, add_running, ago, ahead, job_row, one
 from tests.waiting import until
 from tests.worker.parts import SHORT, StoppingExecutor, hold, settings
 
@@ -41,7 +41,7 @@ class Bench:
         self.settings, self.registry = config, InFlightJobs(10)
         self.executor = StoppingExecutor(now, config.cancel_seconds)
         self.session = Session(parameters, "beat")
-        self.left, self.beats = [], 0
+        self.left, self.beats, self.overdue_beats = [], 0, 0
         self.heartbeat = Heartbeat(
             self.session,
             identity(config, WorkerOptions()),
@@ -53,8 +53,12 @@ class Bench:
             leader=None,
             phase=lambda: "RUNNING",
             on_beat=self.beaten,
-            leave=self.left.append,
+            on_overdue=self.overdue,
+            on_certified_dead=self.left.append,
         )
+
+    def overdue(self):
+        self.overdue_beats += 1
 
     def beaten(self):
         self.beats += 1
@@ -77,6 +81,15 @@ async def bench(parameters):
     yield make
     for one_bench in made:
         await one_bench.session.close()
+
+
+async def test_a_beat_that_finds_overdue_jobs_has_them_promoted(bench, connection):
+    b = bench()
+    await b.heartbeat.beat()
+    assert (b.heartbeat.overdue, b.overdue_beats) == (False, 0)
+    await add_job(connection, state="SCHEDULED", run_at=ago(5))
+    await b.heartbeat.beat()
+    assert (b.heartbeat.overdue, b.overdue_beats) == (True, 1)
 
 
 @pytest.mark.spec("S93", "S98", "S118", "S123", "S207")
@@ -354,7 +367,9 @@ def test_every_lease_that_is_allowed_outlives_two_failed_beats_and_the_clean_up(
     sent = beat + (TOLERATED_FAILED_BEATS + 1) * (s.beat_budget_seconds + beat / 4)
     stop = s.lease_seconds - s.lease_margin_seconds - s.cancel_seconds
     assert sent <= stop + 1e-6
-    watchdog = Watchdog(s, InFlightJobs(1))
+    watchdog = Watchdog(
+        s, InFlightJobs(1), on_signal=lambda number: None, on_block=lambda *facts: None
+    )
     limit = 2 * watchdog.lag_seconds
     assert limit > watchdog.lag_seconds  # its own sampling
     assert watchdog.lag_seconds + beat < s.lease_seconds

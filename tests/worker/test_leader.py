@@ -17,6 +17,7 @@ from jobqueue.conf import Settings
 from jobqueue.store import leadership
 from jobqueue.store.error_classes import CallTimeout
 from jobqueue.worker.leadership.election import Leader
+from jobqueue.worker.outages import OutageLog
 from tests.rows import add_job, add_running, add_worker, ago, ahead, insert, job_row, one
 from tests.waiting import until
 
@@ -37,7 +38,11 @@ async def start(parameters):
 
     def start(settings=SHORT, worker=None, **changes):
         leader = Leader(
-            parameters={**parameters, **changes}, worker=worker or uuid4(), settings=settings
+            parameters={**parameters, **changes},
+            worker=worker or uuid4(),
+            settings=settings,
+            outage_log=OutageLog(),
+            on_final=lambda ids: None,
         )
         leader.service = asyncio.ensure_future(leader.run())
         running.append(leader)

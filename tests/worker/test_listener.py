@@ -29,18 +29,21 @@ class Ear:
     def __init__(self, parameters, proxy, connection):
         host, port = proxy.address
         self.me, self.heard, self.connection = uuid4(), [], connection
-        self.dispatcher, self.outage_log = Dispatcher(str(self.me)), OutageLog()
-        self.dispatcher.on_ready = lambda queue: self.heard.append(("ready", queue))
-        self.dispatcher.on_scheduled = lambda at: self.heard.append(("scheduled", at))
-        self.dispatcher.on_vacant = lambda: self.heard.append(("vacant",))
-        self.dispatcher.on_died = lambda: self.heard.append(("died",))
+        self.outage_log = OutageLog()
+        self.dispatcher = Dispatcher(
+            str(self.me),
+            on_ready=lambda queue, priority: self.heard.append(("ready", queue)),
+            on_scheduled=lambda at: self.heard.append(("scheduled", at)),
+            on_cancel=lambda: self.heard.append(("cancel",)),
+            on_vacant=lambda: self.heard.append(("vacant",)),
+            on_died=lambda: self.heard.append(("died",)),
+        )
         self.listener = Listener(
             {**parameters, "host": host, "port": port},
             self.me,
             self.dispatcher,
             ErrorPolicy("listen", self.outage_log),
         )
-        self.dispatcher.on_beat = lambda: self.heard.append(("beat",))
         self.task = asyncio.ensure_future(self.listener.run())
 
     async def beat(self):
@@ -71,7 +74,7 @@ async def ear(parameters, proxy, connection):
 @pytest.mark.spec("S41", "D27")
 async def test_whatever_is_not_understood_is_ignored_and_the_next_is_heard(ear):
     await ear.proven()
-    await until(lambda: ("beat",) in ear.heard)
+    await until(lambda: ("cancel",) in ear.heard)
     ear.heard.clear()
     odd = ["", "not json", "{}", "[" * 7900, "🦜" * 1900, "[]", "null", "1", '"ready"']
     odd += ['{"kind": "unheard-of"}', '{"kind": 5}', '{"kind": "ready", "queue": 7}']
@@ -100,7 +103,13 @@ async def test_each_kind_of_news_reaches_whom_it_concerns(ear):
     ]:
         await ear.tell(json.dumps(message))
     await until(lambda: ("died",) in ear.heard)
-    assert ear.heard == [("ready", "mail"), ("scheduled", 12.0), ("beat",), ("vacant",), ("died",)]
+    assert ear.heard == [
+        ("ready", "mail"),
+        ("scheduled", 12.0),
+        ("cancel",),
+        ("vacant",),
+        ("died",),
+    ]
 
 
 @pytest.mark.spec("S233", "D25")
@@ -133,7 +142,7 @@ async def test_when_told_to_look_it_listens_already(ear, proxy, connection):
     )
     seen = []
 
-    def look(queue):
+    def look(queue, priority):
         seen.append(asyncio.ensure_future(one(connection, listening)))
 
     ear.dispatcher.on_ready = look

@@ -9,12 +9,13 @@ import pytest
 from jobqueue.store.error_classes import CallTimeout
 from jobqueue.worker.leadership import maintenance
 from jobqueue.worker.leadership.maintenance import Maintenance, Step, StuckError
+from jobqueue.worker.outages import OutageLog
 from tests.waiting import until
 
 
 @contextlib.asynccontextmanager
-async def running(*steps, error_policy=60.0):
-    work = Maintenance(*steps, error_policy=error_policy)
+async def running(*steps, stuck_seconds=60.0):
+    work = Maintenance(*steps, stuck_seconds=stuck_seconds, outage_log=OutageLog())
     task = asyncio.ensure_future(work.run())
     try:
         yield work, task
@@ -87,7 +88,7 @@ async def test_a_batch_that_times_out_three_times_becomes_smaller(monkeypatch):
 @pytest.mark.spec("S172")
 async def test_maintenance_without_any_success_gives_up():
     away = Recorder(*[CallTimeout("away")] * 100)
-    async with running(Step("away", away, interval=60), error_policy=0.2) as (_, task):
+    async with running(Step("away", away, interval=60), stuck_seconds=0.2) as (_, task):
         await asyncio.wait({task}, timeout=10)
         assert isinstance(task.exception(), StuckError)
 

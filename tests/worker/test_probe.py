@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from jobqueue.worker.probe import MOST_CONNECTIONS, Probe
+from jobqueue.worker.probe import MOST_CONNECTIONS, address_of
 from jobqueue.worker.process.supervisor_link import SupervisorLink
 from jobqueue.worker.startup import CannotStartError
 from tests.children import wait_until
@@ -118,7 +118,13 @@ def test_a_port_that_is_taken_ends_the_start_with_one_sentence(port):
         taken.bind(("127.0.0.1", port))
         taken.listen()
         config = settings(probe_address=f"127.0.0.1:{port}")
-        worker = Worker(config, conf.connection_parameters(), WorkerOptions(signals=False))
+        worker = Worker(
+            config,
+            conf.connection_parameters(),
+            WorkerOptions(signals=False),
+            on_start=lambda: None,
+            send_finished=lambda ids: None,
+        )
         with pytest.raises(CannotStartError, match=f"PROBE_ADDRESS: 127.0.0.1:{port} cannot be"):
             worker.run()
 
@@ -136,9 +142,5 @@ def test_a_port_that_is_taken_ends_the_start_with_one_sentence(port):
     ],
 )
 def test_where_it_listens(address, child, expected):
-    from jobqueue.worker.worker import Worker, WorkerOptions
-
-    above = None if child is None else SupervisorLink("x", child, 0)
-    worker = Worker(settings(probe_address=address), {}, WorkerOptions(parent=above))
-    probe = Probe.of(worker)
-    assert (probe.host, probe.port) == expected
+    parent = None if child is None else SupervisorLink("x", child, 0)
+    assert address_of(address, parent) == expected

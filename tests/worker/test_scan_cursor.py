@@ -56,6 +56,8 @@ class Intake:
             Told(),
             ErrorPolicy("finish", outage_log),
             trust_seconds=30.0,
+            on_ready=lambda queue: None,
+            on_soon=lambda seconds: None,
         )
         self.handlers = Handlers(self.registry, self.completer)
         self.sessions = (Session(parameters, "claim"), Session(parameters, "claim 2"))
@@ -67,6 +69,9 @@ class Intake:
             self.registry,
             self.handlers,
             (ErrorPolicy("claim", outage_log), ErrorPolicy("claim 2", outage_log, helper=True)),
+            is_notified=lambda: True,
+            notify_ready=lambda queue: None,
+            is_overdue=lambda: True,
         )
         self.task = asyncio.ensure_future(self.claimer.run())
 

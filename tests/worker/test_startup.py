@@ -30,7 +30,7 @@ async def test_a_failure_is_told_and_not_fatal_and_the_weather_in_one_line(error
         raise error
 
     handler_threads = HandlerThreads()
-    shutdown = Shutdown(settings(), on_begin=list)
+    shutdown = Shutdown(settings(), on_begin=list, on_phase=list, on_end=lambda moment: None)
     with capture_logs() as lines:
         await prepare(handler_threads, fails, shutdown)
     (line,) = [line for line in lines if line["event"] == "schedules_sync_failed"]

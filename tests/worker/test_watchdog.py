@@ -17,11 +17,15 @@ from tests.waiting import until
 from tests.worker.parts import SHORT, hold, settings
 
 
+def make(settings, registry):
+    return Watchdog(settings, registry, on_signal=lambda number: None, on_block=lambda *facts: None)
+
+
 @pytest.fixture
 def watchdog(monkeypatch):
-    made = Watchdog(settings(lease_seconds=1.2), InFlightJobs(5))
+    made = make(settings(lease_seconds=1.2), InFlightJobs(5))
     made.left = []
-    monkeypatch.setattr(made, "leave", made.left.append)
+    monkeypatch.setattr(made, "exit_now", made.left.append)
     return made
 
 
@@ -154,7 +158,7 @@ def test_signals_are_put_back_as_they_were():
     before = [signal.getsignal(number) for number in heard]
     wakeup = signal.set_wakeup_fd(-1)
     signal.set_wakeup_fd(wakeup)
-    with Watchdog(SHORT, InFlightJobs(1)).running(signals=True):
+    with make(SHORT, InFlightJobs(1)).running(signals=True):
         assert [signal.getsignal(number) for number in heard] != before
     assert [signal.getsignal(number) for number in heard] == before
     assert signal.set_wakeup_fd(-1) == wakeup
@@ -163,7 +167,7 @@ def test_signals_are_put_back_as_they_were():
 
 @pytest.mark.spec("S129", "S133")
 async def test_a_signal_is_heard_by_the_thread_and_told_on_the_loop():
-    watchdog, heard = Watchdog(SHORT, InFlightJobs(1)), []
+    watchdog, heard = make(SHORT, InFlightJobs(1)), []
     watchdog.on_signal = lambda number: heard.append((number, threading.current_thread().name))
     with watchdog.running(signals=True):
         watchdog.watch(asyncio.get_running_loop())

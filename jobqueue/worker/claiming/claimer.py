@@ -56,20 +56,21 @@ class Claimer:
         settings: Settings,
         registry: InFlightJobs,
         executor: Executor,
-        error_policy: tuple[ErrorPolicy, ErrorPolicy],
+        error_policies: tuple[ErrorPolicy, ErrorPolicy],
+        *,
+        is_notified: Callable[[], bool],
+        notify_ready: Callable[[str], None],
+        is_overdue: Callable[[], bool],
     ) -> None:
+        """`is_notified`: whether notifications arrive. `notify_ready` wakes the other workers.
+        `is_overdue`: whether scheduled jobs are due that no leader has promoted."""
         self.session, self.settings = sessions[0], settings
         self.registry = registry
-        self.error_policy, self.patience_of_second = error_policy
+        self.error_policies = error_policies
         self.outcomes: Completer = executor.completer
-        self.is_told: Callable[[], bool] = lambda: True  # whether notifications arrive
-        self.tell_ready: Callable[[str], None] = lambda queue: None  # other workers
-        self.is_overdue: Callable[[], bool] = lambda: True  # whether scheduled jobs are due
-        self.selector, self.cursor, self.promotion_timer = (
-            QueueSelector(queues),
-            ScanCursor(),
-            PromotionTimer(),
-        )
+        self.is_notified, self.notify_ready, self.is_overdue = is_notified, notify_ready, is_overdue
+        self.selector, self.cursor = QueueSelector(queues), ScanCursor()
+        self.promotion_timer = PromotionTimer()
         self._wake, self._help, self._stopped = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._doubts = LostClaims(self.session, worker)
         self._polled_at, self._jitter = float("-inf"), 1.0
@@ -117,9 +118,11 @@ class Claimer:
         self.selector.heat(None)
         try:
             async with asyncio.TaskGroup() as connections:
-                connections.create_task(self._serve(self._step, self.error_policy), name="claim")
+                connections.create_task(
+                    self._serve(self._step, self.error_policies[0]), name="claim"
+                )
                 if self.intake.share < self.registry.concurrency:
-                    second = self._serve(self._help_out, self.patience_of_second)
+                    second = self._serve(self._help_out, self.error_policies[1])
                     connections.create_task(second, name="claim 2")
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
@@ -151,7 +154,7 @@ class Claimer:
         if room <= 0:
             self.registry.freed.clear()
             if self.promotion_timer.take(_now()):
-                await self._promote(tell=True)
+                await self._promote(notify=True)
             await self._wait(self.registry.freed, min(BOUND_SECONDS, self._due_in()))
             return True
         # Soon there is more: one large round instead of two.
@@ -219,7 +222,7 @@ class Claimer:
     def _poll_in(self) -> float:
         """Seconds until the next look at everything, whatever notifications say."""
         every = self.settings.effective_poll_seconds
-        if not self.is_told():
+        if not self.is_notified():
             every = min(every, 1.0)
         return self._polled_at + every * self._jitter - _now()
 
@@ -243,7 +246,7 @@ class Claimer:
         self.selector.heat(None)
         self.cursor.look(None)
 
-    async def _promote(self, *, tell: bool = False) -> None:
+    async def _promote(self, *, notify: bool = False) -> None:
         """Due jobs become READY. Other workers are told where there is no room for them here."""
         queues = await self.session.call(promotion.promote, CALL_SECONDS, PROMOTE_LIMIT)
         if len(queues) == PROMOTE_LIMIT:
@@ -251,8 +254,8 @@ class Claimer:
         for queue in set(queues):
             is_served = self.selector.heat(queue)
             self.cursor.look(queue)
-            if tell or not is_served:
-                self.tell_ready(queue)
+            if notify or not is_served:
+                self.notify_ready(queue)
 
     async def _recover(self, seconds: float) -> None:
         """Hand back, unstarted and uncounted, what the lost rounds brought."""

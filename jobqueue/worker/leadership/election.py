@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -46,19 +47,23 @@ class Leader:
         parameters: dict[str, Any],
         worker: UUID,
         settings: Settings,
-        outage_log: OutageLog | None = None,
+        outage_log: OutageLog,
+        on_final: Callable[[Sequence[int]], None],
     ) -> None:
-        self.worker, self.settings = worker, settings
-        self.outage_log = outage_log or OutageLog()  # the worker's: together they say it once
+        """`outage_log` is the worker's, so that an outage is logged once. `on_final` gets the ids
+        of the jobs that the maintenance has ended."""
+        self.worker, self.settings, self.outage_log = worker, settings, outage_log
         self.log = log.bind(worker=str(worker))
         self._session = Session(parameters, "leader")
         self._work = Session(parameters, "maintenance")
         self._maintenance = work = Maintenance(
-            error_policy=settings.leader_lease_seconds, outage_log=self.outage_log
+            stuck_seconds=settings.leader_lease_seconds, outage_log=outage_log
         )
-        self.sweeping = JobSteps(self._work, worker=worker, settings=settings, wake=work.wake)
-        ticking = CronSteps(self._work, worker=worker, settings=settings, wake=work.wake)
-        work.add(*self.sweeping.steps(), *ticking.steps())
+        self.job_steps = JobSteps(
+            self._work, worker=worker, settings=settings, wake=work.wake, on_final=on_final
+        )
+        cron_steps = CronSteps(self._work, worker=worker, settings=settings, wake=work.wake)
+        work.add(*self.job_steps.steps(), *cron_steps.steps())
         self._look, self._stopping, self._over = (asyncio.Event() for _ in range(3))
         self._over.set()  # until run() begins
         self._term: int | None = None
@@ -94,7 +99,7 @@ class Leader:
     def scheduled(self, at: float) -> None:
         """A job falls due then (epoch seconds of the database's clock)."""
         if self.is_leading:
-            self.sweeping.scheduled(at)
+            self.job_steps.scheduled(at)
 
     def sweep_now(self) -> None:
         """A death was certified."""

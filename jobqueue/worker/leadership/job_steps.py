@@ -43,10 +43,11 @@ class JobSteps:
         worker: UUID,
         settings: Settings,
         wake: Callable[[str, float], None],
+        on_final: Callable[[Sequence[int]], None],
     ) -> None:
+        """`on_final` gets the ids of the jobs that ended here."""
         self.session, self.worker, self.settings = session, worker, settings
-        self.wake = wake
-        self.on_final: Callable[[Sequence[int]], None] = lambda ids: None  # jobs that ended here
+        self.wake, self.on_final = wake, on_final
         self.actor = f"leader {worker}"
         self.retention = {
             state: age for state, age in settings.retention.items() if age is not None

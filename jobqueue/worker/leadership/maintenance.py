@@ -51,13 +51,11 @@ class Step:
 class Maintenance:
     """Runs the steps in the order in which they fall due. Kept over the terms of one process."""
 
-    def __init__(
-        self, *steps: Step, error_policy: float, outage_log: OutageLog | None = None
-    ) -> None:
+    def __init__(self, *steps: Step, stuck_seconds: float, outage_log: OutageLog) -> None:
+        """`stuck_seconds`: without any success for this long, StuckError is raised."""
         self.steps: dict[str, Step] = {}
         self.add(*steps)
-        self.error_policy = error_policy
-        self.outage_log = outage_log or OutageLog()
+        self.stuck_seconds, self.outage_log = stuck_seconds, outage_log
         self._woken = asyncio.Event()
         self._failing_since: float | None = None  # no step has succeeded since
 
@@ -127,7 +125,7 @@ class Maintenance:
             self._shrink(step, now)
         if self._failing_since is None:
             self._failing_since = now
-        if now - self._failing_since > self.error_policy:
+        if now - self._failing_since > self.stuck_seconds:
             raise StuckError(f"{step.name}: {error!r}") from error
         step.due = now + step.weather.next_delay()
 

@@ -48,18 +48,19 @@ class Heartbeat:
         leader: Leader | None,
         phase: Callable[[], str],
         on_beat: Callable[[], None],
-        leave: Callable[[str], None],
+        on_overdue: Callable[[], None],
+        on_certified_dead: Callable[[str], None],
     ) -> None:
         self.session, self.identity, self.settings = session, identity, settings
         self.registry, self.executor, self.error_policy = registry, executor, error_policy
         self.listener, self.leader = listener, leader
-        self.phase, self.on_beat, self.leave = phase, on_beat, leave
+        self.phase, self.on_beat = phase, on_beat
+        self.on_overdue, self.on_certified_dead = on_overdue, on_certified_dead
         self.neighbours = Neighbours(session, identity.id, settings)
         self.notes: deque[events.Note] = deque(maxlen=NOTES_KEPT)  # written behind a good beat
         self.leader_watch = LeaderWatch(settings.leader_lease_seconds)
         self.good_at = time.monotonic()
         self.overdue = True  # scheduled jobs wait that no leader has promoted
-        self.on_overdue: Callable[[], None] = lambda: None
         self._silent = False
         self._busy_since: dict[UUID, float] = {}  # when their leases were last good
         self._hint = asyncio.Event()
@@ -114,7 +115,7 @@ class Heartbeat:
         self._apply(told, answer, sent)
         self._silent = answer.silent
         if answer.died_at is not None:
-            self.leave("somebody certified this process as dead")
+            self.on_certified_dead("somebody certified this process as dead")
         elif not answer.registered:
             left = sent + self.settings.beat_budget_seconds - loop.time()
             await self.session.call(workers.register, left, self.identity)

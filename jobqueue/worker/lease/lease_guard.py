@@ -23,9 +23,9 @@ class LeaseGuard:
         settings: Settings,
         registry: InFlightJobs,
         executor: Executor,
-        leave_hard: Callable[[str], None],
+        exit_now: Callable[[str], None],
     ) -> None:
-        self.registry, self.executor, self.leave_hard = registry, executor, leave_hard
+        self.registry, self.executor, self.exit_now = registry, executor, exit_now
         # Counted from the sending of the last good claim or renewal.
         self.end_seconds = settings.lease_seconds - settings.lease_margin_seconds
         self.cancel_seconds = settings.cancel_seconds
@@ -53,7 +53,7 @@ class LeaseGuard:
                 # After a freeze the end has passed already: the handler gets its time first.
                 end = max(end, inflight.told_first_at + self.cancel_seconds)
             if end <= now:
-                self.leave_hard(f"job {inflight.claim.id} outlives the trust in its lease")
+                self.exit_now(f"job {inflight.claim.id} outlives the trust in its lease")
                 return None
             due = min(due, end if stop <= now else stop)
         return due

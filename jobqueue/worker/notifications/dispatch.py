@@ -1,4 +1,4 @@
-"""What reaches this worker from outside its loop, and whom it concerns."""
+"""Which part of the worker reacts to which notification."""
 
 from __future__ import annotations
 
@@ -18,32 +18,48 @@ from jobqueue.notifications import (
 
 
 class Dispatcher:
-    """Hears NOTIFY payloads; each is a hint, and whatever is not understood is ignored."""
+    """Passes NOTIFY payloads on. Each is a hint; an unknown one is ignored."""
 
-    def __init__(self, worker: str) -> None:
+    def __init__(
+        self,
+        worker: str,
+        *,
+        on_ready: Callable[[str | None, int | None], None],
+        on_scheduled: Callable[[float], None],
+        on_cancel: Callable[[], None],
+        on_vacant: Callable[[], None],
+        on_died: Callable[[], None],
+    ) -> None:
         self.worker = worker
-        self.on_ready: Callable[..., None] = lambda queue, priority=None: None
-        self.on_beat: Callable[[], None] = lambda: None
-        self.on_vacant: Callable[[], None] = lambda: None
-        self.on_scheduled: Callable[[float], None] = lambda at: None
-        self.on_died: Callable[[], None] = lambda: None
+        self.on_ready, self.on_scheduled, self.on_cancel = on_ready, on_scheduled, on_cancel
+        self.on_vacant, self.on_died = on_vacant, on_died
 
-    def hear(self, payload: str) -> None:
-        """Act upon one notification. Anybody may send anything: nothing is raised for it."""
+    def check_everything(self) -> None:
+        """Notifications may have been missed: ask the database for all that they announce."""
+        self.on_ready(None, None)
+        self.on_vacant()
+        self.on_cancel()
+
+    def poll(self) -> None:
+        """Notifications have stopped: whoever waits for one must poll from here on."""
+        self.on_ready(None, None)
+
+    def dispatch(self, payload: str) -> None:
+        """Act on one notification. Anybody may send anything, so nothing is raised for it."""
         if message := parse(payload):
             self._dispatch(message)
 
     def _dispatch(self, message: Message) -> None:
         match message:
-            case Ready(queue, None) | Resumed(queue):
-                self.on_ready(queue)
             case Ready(queue, priority):
                 self.on_ready(queue, priority)
+            case Resumed(queue):
+                self.on_ready(queue, None)
             case Scheduled(at):
                 self.on_scheduled(at)
             case Cancel(worker):
                 if worker in (None, self.worker):
-                    self.on_beat()
+                    self.on_cancel()
             case LeaderVacant():
                 self.on_vacant()
             case Died():

@@ -108,9 +108,7 @@ class Listener:
         self.state = why or f"polling: {str(error).strip() or type(error).__name__}"
         self._listening, self._dropped = False, ""
         if was_proven:
-            self.dispatcher.on_ready(
-                None
-            )  # whoever waits for a notification must poll from here on
+            self.dispatcher.poll()
         if why:
             return self._silence.next_delay() if why == SILENT else 0.0
         return self.error_policy.failed(error)
@@ -120,10 +118,9 @@ class Listener:
         self._listening, self._proof, self._missing = True, "", 0
         self.state = "polling: nothing heard yet"
         self.error_policy.succeeded()
-        # LISTEN has committed: whatever was enqueued before is seen by this look.
-        self.dispatcher.on_ready(None)
-        self.dispatcher.on_vacant()
-        self.dispatcher.on_beat()  # with the first proof
+        # LISTEN has committed: this sees whatever was enqueued before, and its beat sends the first
+        # proof.
+        self.dispatcher.check_everything()
         await self._read(connection.pgconn)
 
     async def _read(self, driver: PGconn) -> None:
@@ -144,7 +141,7 @@ class Listener:
 
     def _hear_one(self, channel: str, payload: str) -> None:
         if channel == CHANNEL:
-            self.dispatcher.hear(payload)
+            self.dispatcher.dispatch(payload)
         elif payload == self._proof:
             self._proven()
 

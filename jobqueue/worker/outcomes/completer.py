@@ -46,7 +46,11 @@ class Completer:
         error_policy: ErrorPolicy,
         *,
         trust_seconds: float,
+        on_ready: Callable[[str], object],
+        on_soon: Callable[[float], object],
     ) -> None:
+        """`on_ready`: a job of this queue may run again at once. `on_soon`: a job may run again in
+        this many seconds."""
         self.session, self.worker, self.registry = session, worker, registry
         self.outcome_events, self.error_policy = outcome_events, error_policy
         self.trust_seconds = trust_seconds  # from a renewal's sending to the end of its trust
@@ -57,9 +61,7 @@ class Completer:
         self._untold: list[tuple[InFlight, Ending, str]] = []  # written, but nobody has heard of it
         self._wake = asyncio.Event()
         self._closed = asyncio.Event()
-        # A job may run again at once; in so many seconds.
-        self.on_ready: Callable[[str], object] = lambda queue: None
-        self.on_soon: Callable[[float], object] = lambda seconds: None
+        self.on_ready, self.on_soon = on_ready, on_soon
 
     def __len__(self) -> int:
         return len(self.pending) + len(self._refused)
@@ -104,7 +106,7 @@ class Completer:
             self._progress.note(inflight)
             self._wake.set()
 
-    def tell_ready(self, queue: str) -> None:
+    def notify_ready(self, queue: str) -> None:
         """Tell the other workers that a job of this queue can be claimed."""
         self._ready.add(queue)
         self._wake.set()

@@ -38,10 +38,8 @@ class TaskSignals:
     connections of its own.
     """
 
-    def __init__(
-        self, worker: str, tell_finished: Callable[[Sequence[int]], object] = lambda ids: None
-    ) -> None:
-        self._worker, self._tell_finished = worker, tell_finished
+    def __init__(self, worker: str, send_finished: Callable[[Sequence[int]], object]) -> None:
+        self._worker, self._send_finished = worker, send_finished
         self._handler_thread: HandlerThread | None = None
         self._is_heard = _is_heard(logging.INFO)
 
@@ -98,7 +96,7 @@ class TaskSignals:
     def swept(self, ids: Sequence[int]) -> None:
         """The leader has ended these jobs: those who have connected to the signal hear of it."""
         if _has_own(task_finished):
-            self._apart(self._tell_finished, ids)
+            self._apart(self._send_finished, ids)
 
     def _send_well(self, signal: Signal, result: TaskResult[..., Any], level: int) -> None:
         """At once where nobody listens but Django, whose line is quickly written; else apart: a

@@ -36,12 +36,16 @@ log = structlog.get_logger("jobqueue")
 class Watchdog:
     """Started before the loop. `on_signal` and `on_block` are called on the loop."""
 
-    def __init__(self, settings: Settings, registry: InFlightJobs) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        registry: InFlightJobs,
+        *,
+        on_signal: Callable[[int], None],
+        on_block: Callable[[InFlight, str, float], None],
+    ) -> None:
         self.settings, self.registry = settings, registry
-        self.on_signal: Callable[[int], None] = lambda number: None
-        self.on_block: Callable[[InFlight, str, float], None] = lambda inflight, stack, seconds: (
-            None
-        )
+        self.on_signal, self.on_block = on_signal, on_block
         self.loop: asyncio.AbstractEventLoop | None = None
         self.first_stop_at: float | None = None  # monotonic
         self.deadline: float | None = None  # monotonic; the enforced end of the process
@@ -144,7 +148,7 @@ class Watchdog:
             self.first_stop_at = now
             self.expect_end(now + self.settings.exit_seconds)
         if self._stops >= 3:
-            self.leave("third signal")
+            self.exit_now("third signal")
         return True
 
     def _pass_on(self, number: int) -> None:
@@ -161,7 +165,7 @@ class Watchdog:
 
     def _enforce(self, now: float) -> None:
         if self.deadline is not None and now >= self.deadline and not self._ended:
-            self.leave("the deadline of the shutdown has passed")
+            self.exit_now("the deadline of the shutdown has passed")
 
     def _look_at_loop(self, now: float) -> None:
         if self.loop is None:
@@ -172,7 +176,7 @@ class Watchdog:
             self._tell_of_block(lag)
         trust_end = self._trust_end()
         if self._blocked_since is not None and trust_end is not None and now > trust_end:
-            self.leave("the event loop is blocked and a lease is no longer trusted")
+            self.exit_now("the event loop is blocked and a lease is no longer trusted")
         self._call_loop(self._answer)
 
     def _answer(self) -> None:
@@ -212,7 +216,7 @@ class Watchdog:
             return None
         return since + self.settings.lease_seconds - self.settings.lease_margin_seconds
 
-    def leave(self, why: str) -> None:
+    def exit_now(self, why: str) -> None:
         """End the process now, with every stack on stderr. Nothing here may fail or hang."""
         with contextlib.suppress(BaseException):
             self._dead_man.arm(time.monotonic() + 1.0)  # should what follows hang after all
