@@ -12,14 +12,21 @@ from django.apps import apps
 from django.contrib import admin
 from django.contrib.auth.models import AbstractBaseUser, AnonymousUser, User
 from django.core.exceptions import PermissionDenied
+from django.db import OperationalError, connections, transaction
 from django.db.models import Model
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import URLPattern, path
 from django.utils import timezone
+from django.utils.translation import gettext as _
 from django.views.decorators.clickjacking import xframe_options_deny
+from psycopg.errors import QueryCanceled
+
+from jobqueue.conf import settings
 
 View = Callable[..., HttpResponse]
+# How long one statement of a page may take: a viewer must not be able to keep the server busy.
+STATEMENT_SECONDS = 5.0
 
 if TYPE_CHECKING:
     _Base = admin.ModelAdmin[Model]
@@ -55,9 +62,26 @@ class DeskAdmin(_Base):
             if not self.has_view_permission(request):
                 raise PermissionDenied
             with timezone.override(viewer_zone(request)):
-                return view(request, *args, **kwargs)
+                if request.method != "GET":
+                    return view(request, *args, **kwargs)
+                return self._read(request, view, *args, **kwargs)
 
         return xframe_options_deny(self.admin_site.admin_view(guarded))
+
+    def _read(self, request: HttpRequest, view: View, *args: Any, **kwargs: Any) -> HttpResponse:
+        """Show a page in a transaction whose statements are bounded, or say that it took too long.
+        The bound ends with the transaction: a pooler's other clients never meet it."""
+        alias = settings().database
+        try:
+            with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
+                limit = f"{STATEMENT_SECONDS * 1000:.0f}"
+                cursor.execute("SELECT set_config('statement_timeout', %s, true)", [limit])
+                return view(request, *args, **kwargs)
+        except OperationalError as error:
+            if not isinstance(error.__cause__, QueryCanceled):
+                raise
+        context = {"title": _("This page took too long"), "seconds": STATEMENT_SECONDS}
+        return self.render(request, "too_slow.html", context, status=503)
 
     def route(self, where: str, view: View, name: str) -> URLPattern:
         """Return one URL of this admin, named `jobqueue_<model>_<name>`."""

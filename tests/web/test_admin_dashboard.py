@@ -41,7 +41,9 @@ def test_the_dashboard_shows_all_of_the_queue_on_one_page(operator: Client) -> N
         assert text in shown
     for text in ("led, term 7", "nightly", "311 succeeded", "<svg", 'd="M', 'value="25.0"'):
         assert text in shown
-    assert len(queries) <= 15
+    frame = ("SAVEPOINT", "RELEASE SAVEPOINT", "SELECT set_config")  # the page's own transaction
+    asked = [query for query in queries if not query["sql"].startswith(frame)]
+    assert len(asked) <= 15
 
 
 def test_the_inside_asks_for_itself_again_only_when_the_script_ticks(operator: Client) -> None:

@@ -7,6 +7,7 @@ from uuid import uuid4
 
 import pytest
 from django.contrib.admin.models import LogEntry
+from django.db import connection
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
@@ -500,3 +501,29 @@ def test_workers_and_leases_can_be_read(operator: Client) -> None:
     assert "41" in shown
     assert "TERM" in page(operator, f"/admin/jobqueue/worker/{gone.pk}/")
     assert "worker-1" in page(operator, "/admin/jobqueue/leaderlease/")
+
+
+def test_a_page_whose_question_takes_too_long_is_given_up_and_says_so(
+    operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from jobqueue.admin import base
+    from jobqueue.insight import stats
+
+    monkeypatch.setattr(base, "STATEMENT_SECONDS", 0.05)
+    monkeypatch.setattr(stats, "figures", lambda: stats.row("SELECT pg_sleep(30)", {}))
+    answer = operator.get(LIST)
+    assert answer.status_code == 503
+    assert "This page took too long" in answer.content.decode()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_bound_of_a_page_does_not_outlive_it(admin_client: Client) -> None:
+    before = one_value("SHOW statement_timeout")
+    assert admin_client.get(LIST).status_code == 200
+    assert one_value("SHOW statement_timeout") == before
+
+
+def one_value(statement: str) -> Any:
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+        return cursor.fetchone()[0]
