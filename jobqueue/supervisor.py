@@ -15,6 +15,7 @@ from uuid import uuid4
 import structlog
 
 from jobqueue import conf
+from jobqueue.clock import loop_time
 from jobqueue.conf import Settings
 from jobqueue.store import deaths
 from jobqueue.store.connections import Backoff, Session
@@ -109,17 +110,17 @@ class Supervisor:
         backoff = Backoff(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
         exits: deque[float] = deque()
         while True:
-            started = _now()
+            started = loop_time()
             code = await self._one_child(number)
             if self.stopping.is_set() or not self.restart:
                 return code
             if code == RECYCLED:
                 await self._pause(RECYCLE_PAUSE_SECONDS)
                 continue
-            if _now() - started > BURST_SECONDS:
+            if loop_time() - started > BURST_SECONDS:
                 backoff.reset()
-            exits.append(_now())
-            while exits[0] < _now() - BURST_SECONDS:
+            exits.append(loop_time())
+            while exits[0] < loop_time() - BURST_SECONDS:
                 exits.popleft()
             if len(exits) > BURST:
                 self.log.critical("child_given_up", child=number, exits=len(exits), code=code)
@@ -175,7 +176,7 @@ class Supervisor:
     # Whoever has collected a child's exit knows that it is dead, and says so.
 
     async def _watch(self) -> None:
-        backoff, looked = Backoff(), _now()
+        backoff, looked = Backoff(), loop_time()
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(looked + LOOK_SECONDS):
@@ -186,8 +187,8 @@ class Supervisor:
                 self._news.set()
                 continue
             backoff.reset()
-            if _now() >= looked + LOOK_SECONDS:
-                looked = _now()
+            if loop_time() >= looked + LOOK_SECONDS:
+                looked = loop_time()
                 await self._end_the_silent()
 
     async def _end_the_silent(self) -> None:
@@ -231,10 +232,6 @@ class Supervisor:
 def _send(child: Process, number: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         child.send_signal(number)
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 def command_line() -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 from jobqueue import redact
 from jobqueue.admin.actions import JobVerb
 from jobqueue.admin.labels import BLOCKED_LOOP
-from jobqueue.admin.perform import clock
+from jobqueue.clock import database_time
 from jobqueue.conf import settings
 from jobqueue.insight import stats
 from jobqueue.insight.why import Cause
@@ -137,7 +137,7 @@ def load(pk: int) -> Story | None:
     worker = Worker.objects.using(alias).filter(pk=job.worker).first() if job.worker else None
     return Story(
         job=job,
-        now=now or clock(),
+        now=now or database_time(),
         args=args,
         kwargs=kwargs,
         result=result,

@@ -12,6 +12,7 @@ from jobqueue.admin import job_changelist, job_detail, perform
 from jobqueue.admin.actions import VERBS, JobVerb
 from jobqueue.admin.base import DeskAdmin, is_fragment, may
 from jobqueue.admin.filters import AGES, TABS, Filters
+from jobqueue.clock import database_time
 from jobqueue.insight import stats, why
 from jobqueue.models import Job
 from jobqueue.states import State
@@ -121,7 +122,7 @@ class JobAdmin(DeskAdmin):
             "verb": verb,
             "choice": choice,
             "form": form,
-            "as_of": perform.as_of(request.POST) or perform.clock(),
+            "as_of": perform.as_of(request.POST) or database_time(),
             "next": home,
             "nonce": perform.new_nonce(),
         }
@@ -135,7 +136,7 @@ class JobAdmin(DeskAdmin):
         data: dict[str, object],
         home: str,
     ) -> HttpResponse:
-        moment = perform.as_of(request.POST) or perform.clock()
+        moment = perform.as_of(request.POST) or database_time()
         if not choice.complete and choice.filters is not None:
             from jobqueue.admin import bulk_action
 

@@ -15,7 +15,7 @@ from django.contrib.admin.options import get_content_type_for_model
 from django.contrib.auth.base_user import AbstractBaseUser
 from django.contrib.auth.models import User
 from django.core.exceptions import PermissionDenied
-from django.db import connections, transaction
+from django.db import transaction
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, QueryDict
 from django.shortcuts import redirect
@@ -122,13 +122,6 @@ def log_jobs(user: AbstractBaseUser, ids: Iterable[int], verb: JobVerb, reason: 
         )
         for id in ids
     )
-
-
-def clock() -> datetime:
-    """The database's time: what a page shows is true as of then."""
-    with connections[settings().database].cursor() as cursor:
-        cursor.execute("SELECT clock_timestamp()")
-        return cast(datetime, cursor.fetchone()[0])
 
 
 def as_of(form: QueryDict) -> datetime | None:

@@ -11,9 +11,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from jobqueue import operations
-from jobqueue.admin import perform
 from jobqueue.admin.base import DeskAdmin, may
 from jobqueue.admin.perform import Act, perform_act
+from jobqueue.clock import database_time
 from jobqueue.conf import QUEUE_NAME
 from jobqueue.insight import stats
 from jobqueue.models import Queue
@@ -71,7 +71,7 @@ class QueueAdmin(DeskAdmin):
         context = {
             "title": _("Queues"),
             "queues": stats.queues(),
-            "now": perform.clock(),
+            "now": database_time(),
             "may_pause": may(request.user, "jobqueue.pause_queue"),
         }
         return self.render_live(request, "queue_list.html", "queue_live.html", context)

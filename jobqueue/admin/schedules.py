@@ -21,10 +21,10 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from jobqueue import redact
-from jobqueue.admin import perform
 from jobqueue.admin.base import DeskAdmin, may
 from jobqueue.admin.perform import Act, log_object, perform_act
 from jobqueue.admin.schedule_form import ScheduleForm, covered
+from jobqueue.clock import database_time
 from jobqueue.conf import settings
 from jobqueue.exceptions import JobQueueError
 from jobqueue.models import Schedule
@@ -149,7 +149,7 @@ class ScheduleAdmin(DeskAdmin):
         rows = Schedule.objects.using(settings().database).order_by("name")
         context = {
             "title": _("Schedules"),
-            "now": perform.clock(),
+            "now": database_time(),
             "schedules": rows[:SHOWN],
             "may_add": may(request.user, ADD),
         }
@@ -157,7 +157,7 @@ class ScheduleAdmin(DeskAdmin):
 
     def schedule_page(self, request: HttpRequest, pk: int) -> HttpResponse:
         """One schedule: its next ten ticks, and its last ones."""
-        schedule, now = self._get(pk), perform.clock()
+        schedule, now = self._get(pk), database_time()
         ticks, fault = preview(schedule, now)
         args = covered(schedule)
         wanted = {"run", "delete", "disable" if schedule.enabled else "enable"}

@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 
 from jobqueue.admin import labels
 from jobqueue.admin.base import DeskAdmin
-from jobqueue.admin.perform import clock
+from jobqueue.clock import database_time
 from jobqueue.conf import settings
 from jobqueue.insight import stats
 from jobqueue.models import LeaderLease, Worker
@@ -39,7 +39,7 @@ class WorkerAdmin(DeskAdmin):
 
     def list_page(self, request: HttpRequest) -> HttpResponse:
         """The living first, then the last deploys at a glance."""
-        now, lease = clock(), stats.leader()
+        now, lease = database_time(), stats.leader()
         gone = Worker.objects.using(settings().database).order_by("-last_seen_at")
         stopped = [_stopped(w) for w in gone.filter(phase=Phase.STOPPED)[:SHOWN]]
         lost = [_stopped(w) for w in gone.exclude(died_at=None)[:SHOWN]]
@@ -62,7 +62,7 @@ class WorkerAdmin(DeskAdmin):
         report = worker.stop_report if isinstance(worker.stop_report, dict) else {}
         context = {
             "title": str(worker),
-            "now": clock(),
+            "now": database_time(),
             "worker": worker,
             "running": list(running[:SHOWN]),
             "report": sorted(report.items(), key=lambda item: ORDER.get(item[0], len(ORDER))),
@@ -98,7 +98,7 @@ class LeaderLeaseAdmin(DeskAdmin):
         holders = Worker.objects.using(alias).in_bulk([x.holder for x in leases if x.holder])
         context = {
             "title": _("Leader leases"),
-            "now": clock(),
+            "now": database_time(),
             "leases": [(lease, holders.get(lease.holder)) for lease in leases],
         }
         return self.render(request, "lease_list.html", context)

@@ -8,11 +8,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 import structlog
-from django.db import connections, transaction
+from django.db import transaction
 from django.tasks import Task
 from django.tasks.exceptions import InvalidTask
 from django.utils.module_loading import autodiscover_modules
 
+from jobqueue.clock import database_time
 from jobqueue.conf import settings
 from jobqueue.exceptions import JobQueueError
 from jobqueue.payload import encode
@@ -191,10 +192,8 @@ def _model() -> Any:
 
 def _next(declaration: Declaration, alias: str) -> datetime:
     """Return the next tick by the database's clock."""
-    with connections[alias].cursor() as cursor:
-        cursor.execute("SELECT clock_timestamp()")
-        (now,) = cursor.fetchone()
-    return expressions.next_tick(declaration.cron, declaration.timezone, now.astimezone(UTC))
+    now = database_time(alias).astimezone(UTC)
+    return expressions.next_tick(declaration.cron, declaration.timezone, now)
 
 
 def _report(done: Synchronised) -> None:

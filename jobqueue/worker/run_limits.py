@@ -10,6 +10,7 @@ from datetime import datetime
 
 import structlog
 
+from jobqueue.clock import loop_time
 from jobqueue.store import idleness
 from jobqueue.store.connections import Session
 from jobqueue.store.error_classes import is_transient
@@ -34,7 +35,7 @@ class Limits:
         self.verdict: IdleVerdict | None = None
         self._watch: IdleWatch | None = None
         limit = options.max_runtime
-        self._end = None if limit is None else asyncio.get_running_loop().time() + limit
+        self._end = None if limit is None else loop_time() + limit
 
     @property
     def are_set(self) -> bool:
@@ -65,7 +66,7 @@ class Limits:
         """The service: returns when it has asked for the stop."""
         left = None
         if self._end is not None:
-            left = max(self._end - asyncio.get_running_loop().time(), 0.0)
+            left = max(self._end - loop_time(), 0.0)
         if self.options.until_idle:
             inflight = self.registry.__len__
             queues = list(self.options.queues)
@@ -130,29 +131,29 @@ class IdleWatch:
 
     async def wait(self) -> IdleVerdict:
         """Return when there is nothing left, or when the time is over."""
-        start = _now()
+        start = loop_time()
         end = None if self.max_runtime is None else start + self.max_runtime
         idle_since: float | None = None
-        while end is None or _now() < end:
-            looked = _now()
+        while end is None or loop_time() < end:
+            looked = loop_time()
             if not await self._is_idle(end):
                 idle_since = None
             elif idle_since is None:
                 idle_since = looked
             elif looked - idle_since >= SETTLE_SECONDS:
                 return self._verdict(idle=True)
-            pause = looked + LOOK_SECONDS - _now()
-            await asyncio.sleep(max(0.0, pause if end is None else min(pause, end - _now())))
+            pause = looked + LOOK_SECONDS - loop_time()
+            await asyncio.sleep(max(0.0, pause if end is None else min(pause, end - loop_time())))
         return self._verdict(idle=False)
 
     async def settle(self, verdict: IdleVerdict, seconds: float = 1.0) -> IdleVerdict:
         """After the shutdown: count once more who died, since jobs ended after the last look."""
-        await self._is_idle(_now() + seconds)
+        await self._is_idle(loop_time() + seconds)
         return self._verdict(idle=verdict.idle)
 
     async def _is_idle(self, end: float | None) -> bool:
-        bound = COUNT_SECONDS if end is None else max(min(COUNT_SECONDS, end - _now()), 0.1)
-        horizon = None if end is None else end - _now()
+        bound = COUNT_SECONDS if end is None else max(min(COUNT_SECONDS, end - loop_time()), 0.1)
+        horizon = None if end is None else end - loop_time()
         try:
             left = await self.session.call(idleness.left, bound, self.queues, horizon, self._since)
         except Exception as error:
@@ -174,7 +175,3 @@ class IdleWatch:
         if left.parked or left.paused:
             log.warning("idle_jobs_left", parked=left.parked, paused_queues=left.paused)
         return IdleVerdict(idle=idle, died=left.died, parked=left.parked, paused=tuple(left.paused))
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -13,6 +13,7 @@ from uuid import UUID
 import structlog
 from psycopg import AsyncConnection
 
+from jobqueue.clock import loop_time
 from jobqueue.conf import Settings
 from jobqueue.store import claims, finish_and_claim
 from jobqueue.store.claims import Backend, Claim
@@ -99,7 +100,7 @@ class Rounds:
             intake.cursor.look(queue)
             return None  # it may be one of the outcomes: the next round goes without them
         lease, margin = intake.settings.lease_seconds, intake.settings.lease_margin_seconds
-        late = _now() - sent > lease - margin
+        late = loop_time() - sent > lease - margin
         intake.take(rows, sent, start=not (late or intake.stopped.is_set()))
         # None where all that was to make room is locked, if only by another claim that meant to
         # take it: such a one also locks what it then finds to be taken.
@@ -109,7 +110,7 @@ class Rounds:
         self, queue: str, ended: Sequence[Waiting]
     ) -> tuple[Sequence[Claim], int, float]:
         """Return the rows, how many there could be at most, and when they were asked for."""
-        intake, sent = self.intake, _now()
+        intake, sent = self.intake, loop_time()
         asked, lease = intake.free + len(ended), intake.settings.lease_seconds
         # Not less than none, where doubts take room: what has ended may prove to be locked.
         fresh = max(asked - len(ended), 0)
@@ -132,14 +133,10 @@ class Rounds:
             raise
         finally:
             intake.under_way -= fresh
-        intake.cursor.seen(queue, begun, rows, _now())
+        intake.cursor.seen(queue, begun, rows, loop_time())
         if asked <= 0:  # it could take nothing, urgent or not
             intake.cursor.look(queue)
         return rows, asked, sent
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 def new_tokens(count: int) -> list[UUID]:

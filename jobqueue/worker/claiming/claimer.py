@@ -10,6 +10,7 @@ from uuid import UUID
 
 import structlog
 
+from jobqueue.clock import loop_time
 from jobqueue.conf import Settings
 from jobqueue.store import promotion
 from jobqueue.store.claims import Claim
@@ -92,7 +93,7 @@ class Claimer:
         """Jobs of this queue (None: of any) may be ready; a priority says that they are new."""
         if self.selector.heat(queue):
             self.cursor.look(queue, priority)
-            self._woken_at = _now()
+            self._woken_at = loop_time()
             self._wake.set()
 
     def poll(self) -> None:
@@ -102,7 +103,7 @@ class Claimer:
 
     def promote_in(self, seconds: float) -> None:
         """A job that was put off here falls due then; the leader may not know."""
-        if self.promotion_timer.add(seconds, _now()):
+        if self.promotion_timer.add(seconds, loop_time()):
             self._wake.set()
             self.registry.freed.set()
 
@@ -148,12 +149,12 @@ class Claimer:
             await self._recover(SETTLE_SECONDS)
 
     async def _step(self) -> bool:
-        if self._doubts.are_due(_now()):
+        if self._doubts.are_due(loop_time()):
             await self._recover(CALL_SECONDS)
         room = self.intake.room
         if room <= 0:
             self.registry.freed.clear()
-            if self.promotion_timer.take(_now()):
+            if self.promotion_timer.take(loop_time()):
                 await self._promote(notify=True)
             await self._wait(self.registry.freed, min(BOUND_SECONDS, self._due_in()))
             return True
@@ -167,7 +168,7 @@ class Claimer:
         if queue is None:
             await self._wait(self._wake, self._idle_seconds())
         else:
-            sent = _now()
+            sent = loop_time()
             if not await self._claim(self.rounds, queue):
                 await self._fell_short(queue, sent)
         return True
@@ -224,10 +225,10 @@ class Claimer:
         every = self.settings.effective_poll_seconds
         if not self.is_notified():
             every = min(every, 1.0)
-        return self._polled_at + every * self._jitter - _now()
+        return self._polled_at + every * self._jitter - loop_time()
 
     def _due_in(self) -> float:
-        return max(self.promotion_timer.next - _now(), 0.0)
+        return max(self.promotion_timer.next - loop_time(), 0.0)
 
     def _idle_seconds(self) -> float:
         seconds = max(min(self._poll_in(), self._due_in()), 0.0)
@@ -236,13 +237,13 @@ class Claimer:
     async def _poll(self) -> None:
         """When it is time, look everywhere: also under steady wakes, so that no due job waits for
         a leader. Each wait is jittered anew, or an idle fleet asks in phase."""
-        if self.promotion_timer.take(_now()):
+        if self.promotion_timer.take(loop_time()):
             await self._promote()
         if self._poll_in() > 0:
             return
         if self.is_overdue():
             await self._promote()
-        self._polled_at, self._jitter = _now(), random.uniform(0.8, 1.2)  # noqa: S311
+        self._polled_at, self._jitter = loop_time(), random.uniform(0.8, 1.2)  # noqa: S311
         self.selector.heat(None)
         self.cursor.look(None)
 
@@ -250,7 +251,7 @@ class Claimer:
         """Due jobs become READY. Other workers are told where there is no room for them here."""
         queues = await self.session.call(promotion.promote, CALL_SECONDS, PROMOTE_LIMIT)
         if len(queues) == PROMOTE_LIMIT:
-            self.promotion_timer.add(0.0, _now())
+            self.promotion_timer.add(0.0, loop_time())
         for queue in set(queues):
             is_served = self.selector.heat(queue)
             self.cursor.look(queue)
@@ -264,8 +265,4 @@ class Claimer:
 
     def _take_back(self, row: Claim) -> None:
         log.warning("claim_recovered", job=row.id, task=row.task)
-        self.intake.take([row], _now(), start=False)
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
+        self.intake.take([row], loop_time(), start=False)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
 from psycopg.errors import InsufficientPrivilege
 
+from jobqueue.clock import loop_time
 from jobqueue.store import claims
 from jobqueue.store.claims import Backend, Claim
 from jobqueue.store.connections import Session
@@ -62,18 +62,18 @@ class LostClaims:
 
     async def resolve(self, seconds: float, take: Callable[[Claim], None]) -> None:
         """Ask for every open round, within the bound, and hand on the rows that are found."""
-        end, known = _now() + seconds, list(self._open)
+        end, known = loop_time() + seconds, list(self._open)
         for doubt in known:
             if doubt.is_direct and not doubt.ended:
-                doubt.ended = await self._end(doubt, end - _now())
-            asked, tokens = _now(), list(doubt.tokens)
+                doubt.ended = await self._end(doubt, end - loop_time())
+            asked, tokens = loop_time(), list(doubt.tokens)
             rows = await self.session.call(claims.found, end - asked, self.worker, tokens)
             if doubt.ended or rows or asked > doubt.until:
                 self._open.remove(doubt)
             for row in rows:
                 take(row)
         if all(doubt in known for doubt in self._open):  # else another round was lost meanwhile
-            self._ask_at = _now() + ASK_SECONDS
+            self._ask_at = loop_time() + ASK_SECONDS
 
     async def _end(self, doubt: Doubt, seconds: float) -> bool:
         assert doubt.backend is not None  # noqa: S101
@@ -82,7 +82,3 @@ class LostClaims:
             return await self.session.call(claims.end_backend, seconds, doubt.backend, wait)
         except InsufficientPrivilege:  # the login's role is another than the session's
             return False
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

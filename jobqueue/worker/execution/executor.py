@@ -15,6 +15,7 @@ from django.tasks import Task
 from structlog.contextvars import bind_contextvars
 
 from jobqueue import tasks
+from jobqueue.clock import loop_time
 from jobqueue.conf import Settings
 from jobqueue.context import JobContext, current_job
 from jobqueue.store.claims import Claim
@@ -95,7 +96,7 @@ class Executor:
 
     def stop(self, inflight: InFlight, why: Stop) -> None:
         """Tell one handler to stop. One that cannot be told must not keep others from hearing."""
-        now = asyncio.get_running_loop().time()
+        now = loop_time()
         try:
             inflight.stop(why, now, self.settings.cancel_seconds)
         except Exception:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 import structlog
 
+from jobqueue.clock import loop_time
 from jobqueue.conf import Settings
 from jobqueue.worker.inflight import InFlight, InFlightJobs
 from jobqueue.worker.process import stacks
@@ -26,7 +26,7 @@ class StuckHandlers:
         self.settings, self.registry, self.leave = settings, registry, leave
 
     def look(self) -> None:
-        now = asyncio.get_running_loop().time()
+        now = loop_time()
         for inflight in self.registry:
             if inflight.told is None or inflight.ended:
                 continue

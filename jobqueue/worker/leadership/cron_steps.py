@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -12,6 +11,7 @@ import structlog
 from psycopg import AsyncConnection
 
 from jobqueue import notifications
+from jobqueue.clock import loop_time
 from jobqueue.conf import Settings
 from jobqueue.enqueueing.job_row import draft
 from jobqueue.payload import clean
@@ -56,7 +56,7 @@ class CronSteps:
 
     async def look(self, limit: int) -> bool:
         """Sleep until the next tick is due."""
-        now = asyncio.get_running_loop().time()
+        now = loop_time()
         self._muted = {id: until for id, until in self._muted.items() if until > now}
         answer = await self.session.call(schedules.next_run, CALL_SECONDS, self._muted)
         if answer.unplanned:
@@ -136,7 +136,7 @@ class CronSteps:
             error_policy = timedelta(seconds=self.settings.unknown_task_seconds)
             if schedule.now - schedule.next_run_at < error_policy:
                 log.warning("schedule_task_unknown", schedule=schedule.name, error=text)
-                now = asyncio.get_running_loop().time()
+                now = loop_time()
                 self._muted[schedule.id] = now + MUTED_SECONDS
                 await self.session.call(schedules.note, CALL_SECONDS, schedule.id, text)
                 return

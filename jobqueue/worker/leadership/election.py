@@ -11,6 +11,7 @@ from uuid import UUID
 
 import structlog
 
+from jobqueue.clock import loop_time
 from jobqueue.conf import LEADER_TRUST_MARGIN_SECONDS, Settings
 from jobqueue.notifications import LeaderVacant
 from jobqueue.store import leadership
@@ -74,7 +75,9 @@ class Leader:
 
     @property
     def is_leading(self) -> bool:
-        return self._term is not None and _now() < self._trust_end and not self._stopping.is_set()
+        return (
+            self._term is not None and loop_time() < self._trust_end and not self._stopping.is_set()
+        )
 
     @property
     def term(self) -> int | None:
@@ -91,7 +94,7 @@ class Leader:
         self._heard()
 
     def _heard(self) -> None:
-        self._informed = _now()
+        self._informed = loop_time()
         if self._term is None:  # nothing of ours could find the database back
             for purpose in ("elect", "lead", "renew", "maintenance"):
                 self.outage_log.end(purpose)
@@ -104,7 +107,7 @@ class Leader:
     def sweep_now(self) -> None:
         """A death was certified."""
         if self.is_leading:
-            self._maintenance.wake("reclaim", _now())
+            self._maintenance.wake("reclaim", loop_time())
 
     def reconnect(self) -> None:
         """Open fresh connections before the next use."""
@@ -138,7 +141,7 @@ class Leader:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self._look.wait()
-            if _now() - self._informed > 2 * self.settings.heartbeat_seconds:
+            if loop_time() - self._informed > 2 * self.settings.heartbeat_seconds:
                 break
         self._look.clear()
         await self._pause(random.uniform(0, HINT_JITTER_SECONDS))  # noqa: S311
@@ -150,7 +153,7 @@ class Leader:
                 await self._stopping.wait()
 
     async def _candidate(self) -> None:
-        start, lease = _now(), self.settings.leader_lease_seconds
+        start, lease = loop_time(), self.settings.leader_lease_seconds
         elect = self._session.call(leadership.elect, ELECT_SECONDS, self.worker, lease)
         try:
             term = await elect
@@ -197,7 +200,7 @@ class Leader:
         """Connect for the maintenance: a leader that cannot work must not keep the role."""
         backoff = Backoff()
         while not self._stopping.is_set():
-            left = trust_end - _now()
+            left = trust_end - loop_time()
             try:
                 await self._work.open(min(ELECT_SECONDS, max(left, 0.1)))
                 return True
@@ -205,7 +208,7 @@ class Leader:
                 if not is_transient(error):
                     self.log.exception("leader_work_failed")
             wait = backoff.next_delay()
-            if self._unable or _now() + wait >= trust_end - RESIGN_SECONDS:
+            if self._unable or loop_time() + wait >= trust_end - RESIGN_SECONDS:
                 return False
             await self._pause(wait)
         return False
@@ -255,7 +258,7 @@ class Leader:
         backoff, wait = Backoff(every / 12, every / 2), every
         while True:
             await asyncio.sleep(wait)
-            start = _now()
+            start = loop_time()
             bound = max(min(every, self._trust_end - start), 0.01)
             try:
                 kept = await self._session.call(leadership.renew, bound, self.worker, term, lease)
@@ -275,7 +278,7 @@ class Leader:
             self._trust_end = start + lease - LEADER_TRUST_MARGIN_SECONDS
             scope.reschedule(self._trust_end)
             backoff.reset()
-            wait = max(start + every - _now(), 0.0)
+            wait = max(start + every - loop_time(), 0.0)
 
     async def _leave(self, term: int, why: str, rest: float) -> None:
         """Give back what is still ours; somebody else's term is fenced off."""
@@ -301,7 +304,3 @@ class Leader:
             self.log.debug("leader_resign_failed", term=term, error=repr(error))
             return False
         return given_back
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

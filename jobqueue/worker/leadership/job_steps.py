@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -13,6 +12,7 @@ import structlog
 from psycopg import AsyncConnection
 
 from jobqueue import backoff, notifications
+from jobqueue.clock import loop_time
 from jobqueue.conf import DAY, Settings
 from jobqueue.states import FINAL, State
 from jobqueue.store import due_work, history_pruning, minute_stats, promotion, reclaims, sweeps
@@ -70,7 +70,7 @@ class JobSteps:
 
     def scheduled(self, at: float) -> None:
         """A job was enqueued that falls due at this moment of the database's clock."""
-        now = asyncio.get_running_loop().time()
+        now = loop_time()
         # Before the first look nothing is known of that clock; the look is under way then.
         self.wake("promote", now if self._epoch is None else max(at - self._epoch, now))
 
@@ -78,7 +78,7 @@ class JobSteps:
         """See what there is to do."""
         unknown = self.settings.unknown_task_seconds
         answer = await self.session.call(due_work.look, CALL_SECONDS, unknown, self.retention)
-        now = asyncio.get_running_loop().time()
+        now = loop_time()
         self._epoch = answer.now - now
         if answer.next_due is not None:
             self.wake("promote", answer.next_due - self._epoch)
@@ -96,7 +96,7 @@ class JobSteps:
         wait = await self.session.call(promotion.next_due, CALL_SECONDS)
         if wait is not None:
             least = 0.0 if queues else LOCKED_SECONDS if wait <= 0 else 0.001
-            self.wake("promote", asyncio.get_running_loop().time() + max(wait, least))
+            self.wake("promote", loop_time() + max(wait, least))
         return False
 
     async def reclaim(self, limit: int) -> bool:

@@ -12,6 +12,7 @@ from math import inf
 import structlog
 from psycopg.errors import QueryCanceled
 
+from jobqueue.clock import loop_time
 from jobqueue.store.connections import Backoff
 from jobqueue.store.error_classes import is_transient
 from jobqueue.worker.outages import OutageLog
@@ -108,7 +109,7 @@ class Maintenance:
             step.due = loop.time()
 
     def _failed(self, step: Step, error: Exception) -> None:
-        now = asyncio.get_running_loop().time()
+        now = loop_time()
         if not is_transient(error):
             step.unexpected += 1
             log.error("maintenance_failed", step=step.name, exc_info=error)

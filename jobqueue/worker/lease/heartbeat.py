@@ -11,6 +11,7 @@ from uuid import UUID
 
 import structlog
 
+from jobqueue.clock import loop_time
 from jobqueue.conf import Settings
 from jobqueue.store import events, heartbeat, workers
 from jobqueue.store.connections import Session
@@ -130,7 +131,7 @@ class Heartbeat:
             for note in notes:
                 self.notes.remove(note)
         if self._silent:
-            await self.neighbours.look(next_beat - asyncio.get_running_loop().time())
+            await self.neighbours.look(next_beat - loop_time())
 
     def _must_hurry(self, now: float) -> bool:
         """Whether the lease of a locked row is nearly over, or lapsed already."""

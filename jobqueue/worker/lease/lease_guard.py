@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import structlog
 
+from jobqueue.clock import loop_time
 from jobqueue.conf import Settings
 from jobqueue.worker.execution.executor import Executor
 from jobqueue.worker.inflight import InFlight, InFlightJobs, Stop
@@ -36,12 +37,12 @@ class LeaseGuard:
     async def run(self) -> None:
         """The service: sleeps until the next lease falls short."""
         while (due := self.look()) is not None:
-            now = asyncio.get_running_loop().time()
+            now = loop_time()
             await asyncio.sleep(max(min(due - now, self.look_seconds), 0.005))
 
     def look(self) -> float | None:
         """Stop what must be stopped. Returns when to look again; None once all is over."""
-        now = asyncio.get_running_loop().time()
+        now = loop_time()
         due = now + self.stop_seconds
         for inflight in self.registry:
             if inflight.ended:

@@ -10,6 +10,7 @@ import structlog
 from psycopg import AsyncConnection, sql
 from psycopg.pq.abc import PGconn
 
+from jobqueue.clock import loop_time
 from jobqueue.notifications import CHANNEL
 from jobqueue.store.connections import Backoff, Session, drop
 from jobqueue.worker.notifications.dispatch import Dispatcher
@@ -68,7 +69,7 @@ class Listener:
         """Return what the coming beat sends to `channel`; empty while nobody would hear it."""
         if not self._listening:
             return ""
-        now = asyncio.get_running_loop().time()
+        now = loop_time()
         if self._proof:
             if now - self._sent_at < PROOF_SECONDS:
                 return ""  # beats can follow each other closely: that one may be on its way

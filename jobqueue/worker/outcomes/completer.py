@@ -11,6 +11,7 @@ from uuid import UUID
 import structlog
 
 from jobqueue import logs, notifications
+from jobqueue.clock import loop_time
 from jobqueue.states import State
 from jobqueue.store import finish
 from jobqueue.store.connections import Session
@@ -136,7 +137,7 @@ class Completer:
         moment = -inf if self._refused or self._ready else self.pending.next
         if self._progress:
             moment = min(moment, self._progress.due)
-        if moment > _now():
+        if moment > loop_time():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(None if moment == inf else moment):
                     await self._wake.wait()
@@ -162,7 +163,7 @@ class Completer:
             await self._tell_refused()
         if self._ready:
             await self._tell_ready()
-        if self._progress and _now() >= self._progress.due:
+        if self._progress and loop_time() >= self._progress.due:
             await self._progress.store()
 
     async def _write(self, batch: Sequence[Waiting]) -> None:
@@ -253,7 +254,7 @@ class Completer:
 
     def _drop_untrusted(self) -> None:
         """A lease that was not renewed in time lapses by itself; the leader records the loss."""
-        horizon = _now() - self.trust_seconds
+        horizon = loop_time() - self.trust_seconds
         for waiting in [*self.pending, *self._refused]:
             if waiting.inflight.trusted_from < horizon:
                 self.give_up(waiting)
@@ -272,7 +273,3 @@ class Completer:
         for waiting in left:
             self.give_up(waiting)
         return [waiting.inflight.claim.id for waiting in left]
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 from uuid import UUID
 
+from jobqueue.clock import loop_time
 from jobqueue.store.finish import Ending
 from jobqueue.store.finish_and_claim import can_exchange
 from jobqueue.worker.inflight import InFlight
@@ -30,7 +30,7 @@ class Waiting:
 
     def put_off(self) -> None:
         """Somebody else has locked its row: try again a little later each time."""
-        self.not_before = _now() + self.busy
+        self.not_before = loop_time() + self.busy
         self.busy = min(2 * self.busy, BUSY_MAX_SECONDS)
 
 
@@ -64,7 +64,7 @@ class PendingOutcomes:
 
     def batch(self) -> list[Waiting]:
         """Return what may be sent now, as much as one statement should carry."""
-        now, size = _now(), 0
+        now, size = loop_time(), 0
         batch: list[Waiting] = []
         for waiting in self._waiting.values():
             if waiting.not_before > now or waiting.under_way:
@@ -94,7 +94,3 @@ class PendingOutcomes:
 
 def _is_lendable(waiting: Waiting) -> bool:
     return not waiting.lent and waiting.inflight.ended and can_exchange(waiting.ending)
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

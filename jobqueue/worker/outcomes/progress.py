@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from uuid import UUID
 
 import structlog
 
+from jobqueue.clock import loop_time
 from jobqueue.store import finish
 from jobqueue.store.connections import Session
 from jobqueue.store.error_classes import concerns_data
@@ -42,7 +42,7 @@ class Progress:
             if inflight.fate is None and not inflight.ended
         ]
         self._news.clear()
-        self.due = asyncio.get_running_loop().time() + APART_SECONDS
+        self.due = loop_time() + APART_SECONDS
         dispatcher = [
             (h.claim.id, h.token, h.control.progress) for h in batch if h.control.progress
         ]
