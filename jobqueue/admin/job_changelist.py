@@ -49,7 +49,7 @@ CROSS JOIN LATERAL (
 UNFINISHED = """
 UNION ALL
 SELECT * FROM (
-    (SELECT * FROM jobqueue_job WHERE state = 'RUNNING' LIMIT %(each_waiting)s)
+    (SELECT * FROM jobqueue_job WHERE state = 'RUNNING' ORDER BY worker LIMIT %(each_waiting)s)
     UNION ALL
     (SELECT * FROM jobqueue_job WHERE state = 'READY'
      ORDER BY queue, priority DESC, run_at, id LIMIT %(each_waiting)s)

@@ -88,7 +88,8 @@ LEFT JOIN jobqueue_queue q USING (name) LEFT JOIN served w USING (name)
 ORDER BY e.name
 """
 
-# Final jobs by the index, one probe a task; of the waiting ones those that come first.
+# Final jobs by the index, one probe a task; of the others those that come first. Each part is read
+# in the order of its index: without one, statistics of a moment when much ran mean a whole table.
 TASKS = """
 WITH RECURSIVE known(task) AS (
     (SELECT task FROM jobqueue_job
@@ -100,13 +101,13 @@ WITH RECURSIVE known(task) AS (
     FROM known k WHERE k.task IS NOT NULL
 ), waiting AS (
     (SELECT task FROM jobqueue_job WHERE state = 'READY'
-     ORDER BY queue, priority DESC, run_at, id LIMIT 1000)
+     ORDER BY queue, priority DESC, run_at, id LIMIT %(waiting)s)
     UNION ALL
-    (SELECT task FROM jobqueue_job WHERE state = 'SCHEDULED' ORDER BY run_at LIMIT 1000)
+    (SELECT task FROM jobqueue_job WHERE state = 'SCHEDULED' ORDER BY run_at LIMIT %(waiting)s)
     UNION ALL
-    (SELECT task FROM jobqueue_job WHERE state = 'BLOCKED' ORDER BY id LIMIT 1000)
+    (SELECT task FROM jobqueue_job WHERE state = 'BLOCKED' ORDER BY id LIMIT %(waiting)s)
     UNION ALL
-    (SELECT task FROM jobqueue_job WHERE state = 'RUNNING' LIMIT 1000)
+    (SELECT task FROM jobqueue_job WHERE state = 'RUNNING' ORDER BY worker LIMIT %(waiting)s)
 )
 (SELECT task FROM known WHERE task IS NOT NULL LIMIT 1000) UNION SELECT task FROM waiting ORDER BY 1
 """

@@ -116,10 +116,11 @@ def _workers(job: Job, now: datetime) -> Iterator[Cause]:
 AHEAD = """
 SELECT count(*) FROM (
     (SELECT FROM jobqueue_job WHERE state = 'READY' AND queue = %(queue)s
-        AND priority > %(priority)s LIMIT %(limit)s)
+        AND priority > %(priority)s ORDER BY priority DESC, run_at, id LIMIT %(limit)s)
     UNION ALL
     (SELECT FROM jobqueue_job WHERE state = 'READY' AND queue = %(queue)s
-        AND priority = %(priority)s AND (run_at, id) < (%(run_at)s, %(id)s) LIMIT %(limit)s)
+        AND priority = %(priority)s AND (run_at, id) < (%(run_at)s, %(id)s)
+        ORDER BY priority DESC, run_at, id LIMIT %(limit)s)
 ) t
 """
 

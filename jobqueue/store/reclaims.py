@@ -34,6 +34,7 @@ FROM jobqueue_job j
 WHERE j.state = 'RUNNING' AND j.id <> ALL(%(skip)s::bigint[])
   AND (j.lease_expires_at <= now()
        OR EXISTS (SELECT FROM jobqueue_worker w WHERE w.id = j.worker AND w.died_at IS NOT NULL))
+ORDER BY j.worker
 LIMIT %(limit)s
 FOR NO KEY UPDATE OF j SKIP LOCKED
 """

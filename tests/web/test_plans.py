@@ -10,7 +10,7 @@ from django.db import connection
 from jobqueue.admin import job_changelist
 from jobqueue.admin.filters import AGES, TABS, Filters
 from jobqueue.insight import stats
-from tests.store.test_statements import FILL, TABLES
+from tests.store.test_statements import BELIEFS, TABLES, fill
 
 FILTERS = [
     {},
@@ -45,12 +45,13 @@ class Plans:
 
 
 @pytest.fixture
-def plans(db: None, monkeypatch: pytest.MonkeyPatch) -> Plans:
+def plans(db: None, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Plans:
     # As small beside this table as the real ones are beside millions.
     for name in ("WINDOW", "TEXT_WINDOW", "EACH_WAITING"):
         monkeypatch.setattr(job_changelist, name, 100)
+    monkeypatch.setattr(stats, "WAITING_SAMPLE", 100)
     with connection.cursor() as cursor:
-        cursor.execute(FILL)
+        cursor.execute(fill(getattr(request, "param", "as it is")))
     return Plans()
 
 
@@ -79,3 +80,16 @@ def test_nor_does_the_dashboard(plans: Plans) -> None:
         stats.last_day(now)
     assert plans.whole == {}
     assert plans.seen >= 10
+
+
+@pytest.mark.spec("S179")
+@pytest.mark.parametrize("plans", BELIEFS, indirect=True)
+def test_the_tasks_and_one_task_s_jobs_are_found_whenever_the_table_was_analysed(
+    plans: Plans,
+) -> None:
+    """An autovacuum that last looked while much ran made each of them read the whole table."""
+    with connection.execute_wrapper(plans):
+        assert stats.tasks() == ["x.y"]
+        assert len(job_changelist.fetch(Filters(task="x.y")).jobs) == job_changelist.PAGE
+    assert plans.whole == {}
+    assert plans.seen >= 2
