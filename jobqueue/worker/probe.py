@@ -21,6 +21,7 @@ from jobqueue.worker.startup import CannotStartError
 LOOPBACK = "127.0.0.1"
 MOST_CONNECTIONS = 16
 REQUEST_SECONDS = 2.0
+FIRST_LINE_SECONDS = 1.0
 LONGEST_LINE = 2048
 PLAIN = "text/plain; charset=utf-8"
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
@@ -48,7 +49,8 @@ class Probe:
         self.heartbeat, self.leader = heartbeat, leader
         self.host, self.port = address_of(settings.probe_address, parent)
         self._server: asyncio.Server | None = None
-        self._open: set[asyncio.Task[None]] = set()
+        # In order of arrival: whether the request's first line has come.
+        self._open: dict[asyncio.Task[None], bool] = {}
 
     async def open(self) -> None:
         """Listen, where an address was given. Raises CannotStartError."""
@@ -78,21 +80,34 @@ class Probe:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101
-        self._open.add(task)
+        self._make_room()
+        self._open[task] = False
         try:
-            if len(self._open) <= MOST_CONNECTIONS:
-                async with asyncio.timeout(REQUEST_SECONDS):
-                    writer.write(await self._respond(reader))
-                    await writer.drain()
+            async with asyncio.timeout(REQUEST_SECONDS):
+                async with asyncio.timeout(FIRST_LINE_SECONDS):
+                    line = await reader.readline()
+                self._open[task] = True
+                writer.write(await self._respond(line, reader))
+                await writer.drain()
         except (OSError, ValueError, TimeoutError, asyncio.IncompleteReadError):
             pass  # whoever asked has gone, or never meant HTTP
         finally:
-            self._open.discard(task)
+            self._open.pop(task, None)
             with contextlib.suppress(OSError):
                 writer.close()
 
-    async def _respond(self, reader: asyncio.StreamReader) -> bytes:
-        words = (await reader.readline()).decode("latin-1").split()
+    def _make_room(self) -> None:
+        """Drop the oldest connection that has said nothing, else the oldest: connections that
+        others hold open must not keep the platform from asking."""
+        if len(self._open) < MOST_CONNECTIONS:
+            return
+        silent = (task for task, has_spoken in self._open.items() if not has_spoken)
+        dropped = next(silent, None) or next(iter(self._open))
+        del self._open[dropped]
+        dropped.cancel()
+
+    async def _respond(self, line: bytes, reader: asyncio.StreamReader) -> bytes:
+        words = line.decode("latin-1").split()
         while (await reader.readline()).strip():
             pass  # the headers say nothing of interest
         method, target = (words[0], words[1]) if len(words) == 3 else ("", "")
