@@ -31,7 +31,7 @@ from jobqueue.worker.startup import first_contact, prepare
 # For a claim in flight, when the drain has left it no time.
 CLAIM_SECONDS = 0.5
 # For asking what a claim brought whose answer was lost, when the shutdown leaves no more.
-SETTLE_SECONDS = 0.5
+RECOVER_SECONDS = 0.5
 log = structlog.get_logger("jobqueue")
 
 
@@ -182,8 +182,8 @@ class Worker:
 
     async def _end_intake(self) -> None:
         await self.services.end("claimer", min(CLAIM_SECONDS, self.shutdown.cancel_left))
-        seconds = max(self.shutdown.cancel_left, SETTLE_SECONDS)
-        await within(seconds, "recover claims", self.components.claimer.settle())
+        seconds = max(self.shutdown.cancel_left, RECOVER_SECONDS)
+        await within(seconds, "recover claims", self.components.claimer.recover_lost())
 
     async def _release(self) -> None:
         running = await self.shutdown.release(

@@ -12,8 +12,8 @@ def test_each_is_due_at_its_moment_or_a_breath_later():
     assert not dues.add(2.0, now=100.0)
     assert dues.add(0.5, now=100.0)
     assert 100.5 <= dues.next < 100.5 + APART_SECONDS
-    assert not dues.take(100.49)
-    assert dues.take(100.5 + APART_SECONDS)
+    assert not dues.pop_due(100.49)
+    assert dues.pop_due(100.5 + APART_SECONDS)
     assert 101.0 <= dues.next < 101.0 + APART_SECONDS
 
 

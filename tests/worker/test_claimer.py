@@ -1,4 +1,4 @@
-"""Rounds, wakes and waits; and what becomes of a round whose answer is lost."""
+"""ClaimRound, wakes and waits; and what becomes of a round whose answer is lost."""
 
 import asyncio
 import random
@@ -105,9 +105,7 @@ async def test_each_wait_for_the_poll_is_jittered_anew(make):
 
 
 @pytest.mark.spec("S49", "S50", "S51")
-async def test_a_round_in_flight_at_the_stop_is_handed_back_unstarted(
-    make, connection, monkeypatch
-):
+async def test_a_round_in_flight_at_the_stop_is_returned_unstarted(make, connection, monkeypatch):
     jobs = [await add_job(connection) for _ in range(2)]
     intake, claim = make(), claims.claim
 
@@ -207,11 +205,11 @@ async def test_the_statement_of_a_lost_round_is_ended_before_anything_else_is_cl
     intake = make()
     await intake.claimer.session.open(5)
     monkeypatch.setattr("jobqueue.worker.claiming.claim_round.CALL_SECONDS", 0.5)
-    pid = intake.claimer.rounds.backend.pid
+    pid = intake.claimer.first_round.backend.pid
     async with other.transaction():
         await other.execute("LOCK TABLE jobqueue_queue IN ACCESS EXCLUSIVE MODE")
         intake.run()
-        await until(lambda: len(intake.claimer._doubts) > 0 or None)
+        await until(lambda: len(intake.claimer._lost_claims) > 0 or None)
         await until(lambda: _is_gone(connection, pid))
     await until(lambda: intake.started() == [job])
     assert await running(connection) == 1
@@ -241,12 +239,12 @@ async def test_where_the_old_session_cannot_be_found_rows_that_turn_up_late_are_
     claim = claims.claim
     monkeypatch.setattr(claims, "backend", pooled)
     monkeypatch.setattr(claims, "claim", never_sent)
-    monkeypatch.setattr("jobqueue.worker.claiming.lost_claims.ASK_SECONDS", 0.05)
+    monkeypatch.setattr("jobqueue.worker.claiming.lost_claims.QUERY_SECONDS", 0.05)
     intake.run()
     await until(lambda: late)
     monkeypatch.setattr(claims, "claim", _nothing)
     # The worker has asked in vain and works on; then the lost statement happens after all.
-    await until(lambda: intake.claimer._doubts._ask_at > 0)
+    await until(lambda: intake.claimer._lost_claims._next_query_at > 0)
     rows = await claim(connection, "default", *late[0][1:])
     assert [row.id for row in rows] == [job]
     await until(lambda: intake.told.written_ == [(job, None, "READY")])
@@ -259,7 +257,7 @@ async def _nothing(*args):
 
 
 @pytest.mark.spec("S53")
-async def test_a_round_cut_by_the_deadline_is_handed_back_by_the_settling(
+async def test_a_round_cut_by_the_deadline_is_returned_by_the_recovery(
     make, connection, proxy, lose_the_answer
 ):
     job = await add_job(connection)
@@ -269,12 +267,12 @@ async def test_a_round_cut_by_the_deadline_is_handed_back_by_the_settling(
     intake.claimer.stop()
     await end(intake.tasks[0])
     proxy.heal()
-    await intake.claimer.settle()
+    await intake.claimer.recover_lost()
     await until(lambda: intake.told.written_ == [(job, None, "READY")])
 
 
 @pytest.mark.spec("S47")
-async def test_wakes_do_not_hurry_a_claimer_that_meets_weather(make, proxy, monkeypatch):
+async def test_wakes_do_not_hurry_a_claimer_during_an_outage(make, proxy, monkeypatch):
     intake, tries, opened = make(), [], Session.open
 
     async def counted(session, seconds):
@@ -319,13 +317,13 @@ async def test_the_fifth_bug_in_a_row_ends_the_service(
         assert len(calls) == 5
 
 
-def test_what_a_sender_spares_is_looked_for_later_than_it_can_be_committed():
+def test_a_job_with_a_skipped_wake_is_claimed_later_than_its_commit():
     assert claimer.THIN_SECONDS >= notify.THIN_SECONDS
     assert 0.9 * claimer.PAUSE_SECONDS > claimer.THIN_SECONDS
 
 
 @pytest.mark.spec("S41")
-async def test_a_job_whose_wake_was_spared_does_not_wait_for_the_poll(
+async def test_a_job_whose_wake_was_skipped_does_not_wait_for_the_poll(
     make, connection, monkeypatch
 ):
     """Committed behind the look that another job's wake brought about, and told by nobody."""
@@ -339,7 +337,7 @@ async def test_a_job_whose_wake_was_spared_does_not_wait_for_the_poll(
         return rows
 
     intake.run()
-    await until(lambda: intake.claimer._polled_at > 0 and not intake.claimer.selector._hot)
+    await until(lambda: intake.claimer._polled_at > 0 and not intake.claimer.selector._ready)
     monkeypatch.setattr(claims, "claim", behind_the_look)
     intake.claimer.wake("default", 0)
     await until(lambda: later and intake.started() == later)
@@ -365,7 +363,7 @@ async def test_a_job_put_off_for_a_moment_starts_when_due_without_poll_or_leader
     assert told == ["default"] * is_full
 
 
-async def test_of_another_queue_s_job_that_is_promoted_here_the_others_are_told(make, connection):
+async def test_other_workers_are_notified_of_promoted_jobs_of_their_queues(make, connection):
     intake, told = make(), []
     intake.claimer.notify_ready = told.append
     intake.run()

@@ -112,7 +112,7 @@ async def test_when_its_answer_is_lost_outcomes_are_repeated_and_claims_are_look
         if fault == "cut":
             proxy.cut()
         proxy.heal()
-        await until(lambda: len(intake.claimer._doubts) or len(intake.handlers.returned))
+        await until(lambda: len(intake.claimer._lost_claims) or len(intake.handlers.returned))
     await until(lambda: len(intake.started()) == 6)
     for job in jobs[:SLOTS]:
         assert [row["outcome"] for row in await history(connection, job)] == ["SUCCEEDED"]
@@ -228,7 +228,7 @@ async def test_cut_off_by_the_deadline_it_leaves_nothing_behind(
         intake.claimer.stop()
         await end(intake.tasks[0])
         proxy.heal()
-        await intake.claimer.settle()
+        await intake.claimer.recover_lost()
     intake.completer.close()
     await asyncio.wait_for(intake.tasks[1], 10)
     assert await states(connection, jobs) == ["SUCCEEDED"] * 3 + ["READY"] * 5
@@ -264,7 +264,7 @@ async def test_through_any_weather_each_job_ends_once_and_no_slot_is_given_twice
     make, connection, proxy, slots, monkeypatch
 ):
     """Cuts at any moment of forty rounds, by which each job has its one outcome all the same."""
-    monkeypatch.setattr("jobqueue.worker.claiming.lost_claims.ASK_SECONDS", 0.05)
+    monkeypatch.setattr("jobqueue.worker.claiming.lost_claims.QUERY_SECONDS", 0.05)
     intake, jobs = await fill(make, connection, 60)
     for service in (intake.claimer, intake.completer):
         service.error_policy._backoff.most = 0.05

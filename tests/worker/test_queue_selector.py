@@ -8,10 +8,10 @@ from jobqueue.worker.claiming.queue_selector import QueueSelector
 
 
 @pytest.mark.spec("S55")
-def test_hot_queues_take_weighted_turns():
+def test_ready_queues_take_weighted_turns():
     selector, asked = QueueSelector({"a": 3, "b": 1}), Counter()
     for _ in range(400):
-        selector.heat(None)
+        selector.mark_ready(None)
         asked[selector.next()] += 1
     assert asked == {"a": 300, "b": 100}
 
@@ -19,13 +19,13 @@ def test_hot_queues_take_weighted_turns():
 @pytest.mark.spec("S55")
 def test_no_queue_waits_for_a_long_run_of_another():
     selector = QueueSelector({"a": 100, "b": 1})
-    selector.heat(None)
+    selector.mark_ready(None)
     assert [selector.next(), selector.next(), selector.next()] == ["a", "b", None]
 
 
-def test_only_queues_of_this_worker_are_heated():
+def test_only_queues_of_this_worker_are_marked():
     selector = QueueSelector({"a": 1, "b": 1})
-    assert not selector.heat("other")
+    assert not selector.mark_ready("other")
     assert selector.next() is None
-    assert selector.heat("b")
+    assert selector.mark_ready("b")
     assert [selector.next(), selector.next()] == ["b", None]

@@ -28,7 +28,7 @@ FOR_EVER, A_MOMENT = 1e-9, 0.005  # as parts of the time
 
 @pytest_asyncio.fixture
 async def make(parameters, monkeypatch):
-    """A claimer to whom every look from the very start is slow."""
+    """A claimer to whom every full scan is slow."""
     made = []
 
     def make(share=FOR_EVER, settings=CALM):
@@ -88,7 +88,7 @@ class Intake:
         return [inflight.claim.id for inflight in self.handlers.started]
 
     async def past(self, connection, count=4):
-        """Begin, and get behind the first jobs, with the mark set."""
+        """Begin, and get past the first jobs, with the position set."""
         jobs = [await add_job(connection, run_at=ago(60)) for _ in range(count)]
         self.claimer.wake()
         assert await self.started(count) == jobs
@@ -98,7 +98,7 @@ class Intake:
 
 
 @pytest.mark.spec("S54")
-async def test_the_order_is_the_same_from_a_mark_on(make, connection):
+async def test_the_order_is_the_same_from_a_position_on(make, connection):
     jobs = []
     for number in range(40):
         priority = number % 3 - 1
@@ -118,7 +118,7 @@ async def test_a_more_urgent_job_is_seen_at_its_wake(make, connection):
     assert (await intake.started(5))[-1] == job
 
 
-async def test_a_new_job_is_seen_at_its_wake_from_the_mark_on(make, connection):
+async def test_a_new_job_is_seen_at_its_wake_from_the_position_on(make, connection):
     intake = make()
     await intake.past(connection)
     for priority in (0, -7):
@@ -136,7 +136,7 @@ async def test_a_job_that_came_back_is_seen_at_a_wake_without_priority(make, con
     assert (await intake.started(5))[-1] == job
 
 
-async def test_a_job_that_was_committed_late_waits_only_for_the_next_look(
+async def test_a_job_that_was_committed_late_waits_only_for_the_next_full_scan(
     make, connect, connection
 ):
     intake = make(share=A_MOMENT)
@@ -158,7 +158,7 @@ async def test_a_job_that_came_back_without_a_wake_waits_only_for_the_poll(make,
     assert (await intake.started(5))[-1] == job
 
 
-async def test_a_job_that_came_back_under_load_waits_only_for_the_next_look(make, connection):
+async def test_a_job_that_came_back_under_load_waits_only_for_the_next_full_scan(make, connection):
     for _ in range(20):
         await add_job(connection)
     intake = make(share=A_MOMENT)
@@ -187,7 +187,7 @@ def free(intake):
         intake.registry.settle(inflight, Fate.COMPLETED)
 
 
-async def test_a_paused_queue_gives_nothing_behind_a_mark_either(connection):
+async def test_a_paused_queue_gives_nothing_after_a_position_either(connection):
     await connection.execute(
         "INSERT INTO jobqueue_queue (name, paused_at) VALUES ('default', now())"
     )
@@ -201,17 +201,17 @@ async def moment(connection, text: Sql):
     return (await cursor.fetchone())[0]
 
 
-def test_quick_looks_leave_no_mark():
+def test_quick_full_scans_leave_no_position():
     own = ScanCursor()
-    begun = own.begin("default", 1.0)
-    assert begun.after is None
-    own.seen("default", begun, [], 1.0)
+    scan = own.begin("default", 1.0)
+    assert scan.after is None
+    own.record("default", scan, [], 1.0)
     assert own.begin("default", 1.0).after is None
-    assert own.rest("default", 1.0) <= 0
+    assert own.seconds_to_full_scan("default", 1.0) <= 0
 
 
-async def test_a_look_that_failed_is_made_up_for(make, connection, monkeypatch):
-    """The round that would have seen something more urgent was lost to weather."""
+async def test_a_failed_full_scan_is_repeated(make, connection, monkeypatch):
+    """The round that would have seen something more urgent failed in an outage."""
     intake = make()
     await intake.past(connection)
     job, claim, failed = await add_job(connection, run_at=ago(3600)), claims.claim, []
@@ -225,12 +225,12 @@ async def test_a_look_that_failed_is_made_up_for(make, connection, monkeypatch):
     monkeypatch.setattr(claims, "claim", failing)
     intake.claimer.wake("default")
     assert (await intake.started(5))[-1] == job
-    assert failed[0][-1] is None  # it was the look from the very start
+    assert failed[0][-1] is None  # it was a full scan
 
 
-def test_a_queue_that_was_never_asked_has_no_mark():
+def test_a_queue_that_was_never_claimed_from_has_no_position():
     """As when the stop comes between the wake and the round."""
-    assert ScanCursor().rest("default", 1.0) <= 0
+    assert ScanCursor().seconds_to_full_scan("default", 1.0) <= 0
 
 
 # With two rounds in flight.
@@ -245,29 +245,29 @@ class _Row(NamedTuple):
     took: float = 0.1
 
 
-@pytest.mark.parametrize("is_look_first", [True, False])
-@pytest.mark.parametrize("other", ["onward", "an older look"])
-def test_an_answer_that_comes_late_does_not_hide_what_a_look_has_found(is_look_first, other):
+@pytest.mark.parametrize("is_full_scan_first", [True, False])
+@pytest.mark.parametrize("other", ["onward", "an older full scan"])
+def test_a_late_answer_does_not_hide_what_a_full_scan_has_found(is_full_scan_first, other):
     own = ScanCursor()
-    own.seen("default", own.begin("default", 0.0), claimed(0, 10), 0.0)
-    if other == "an older look":
-        own.look("default")
+    own.record("default", own.begin("default", 0.0), claimed(0, 10), 0.0)
+    if other == "an older full scan":
+        own.request_full_scan("default")
     onward = own.begin("default", 0.1)
-    own.look("default")
+    own.request_full_scan("default")
     look = own.begin("default", 0.1)
-    assert (onward.after is None, look.after) == (other == "an older look", None)
+    assert (onward.after is None, look.after) == (other == "an older full scan", None)
     answers = [(look, claimed(5, 3)), (onward, claimed(0, 20))]
-    for begun, rows in answers if is_look_first else reversed(answers):
-        own.seen("default", begun, rows, 0.1)
+    for scan, rows in answers if is_full_scan_first else reversed(answers):
+        own.record("default", scan, rows, 0.1)
     assert own.begin("default", 0.2).after == claims.Key(5, 3, 3)
 
 
-def test_rounds_that_overlap_all_the_time_move_the_mark_on():
+def test_rounds_that_overlap_all_the_time_move_the_position_on():
     own, behind = ScanCursor(), []
-    own.seen("default", own.begin("default", 0.0), claimed(0, 0), 0.0)
+    own.record("default", own.begin("default", 0.0), claimed(0, 0), 0.0)
     flights = [own.begin("default", 0.1)]
     for minute in range(1, 50):
         flights.append(own.begin("default", 0.1))
-        own.seen("default", flights.pop(0), claimed(0, minute), 0.1)
+        own.record("default", flights.pop(0), claimed(0, minute), 0.1)
         behind.append(minute - own.begin("default", 0.1).after.id)
     assert max(behind) <= 1

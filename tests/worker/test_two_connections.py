@@ -144,13 +144,13 @@ async def both_work(intake, sent):
 async def test_through_any_weather_each_job_ends_once_and_no_slot_is_given_twice(
     make, connection, proxy, slots, sent, monkeypatch, fault, only
 ):
-    monkeypatch.setattr("jobqueue.worker.claiming.lost_claims.ASK_SECONDS", 0.05)
+    monkeypatch.setattr("jobqueue.worker.claiming.lost_claims.QUERY_SECONDS", 0.05)
     monkeypatch.setattr("jobqueue.worker.claiming.claim_round.CALL_SECONDS", CALL_SECONDS)
     monkeypatch.setattr("jobqueue.worker.outcomes.completer.WRITE_SECONDS", CALL_SECONDS)
     jobs = await add(connection, COUNT)
     intake = make(SIX, queues=["default"])
     quick(intake, 0.05)
-    for service in (intake.claimer.error_policy, intake.claimer.patience_of_second):
+    for service in (intake.claimer.error_policies[0], intake.claimer.error_policies[1]):
         service._backoff.most = 0.05
     intake.completer.error_policy._backoff.most = 0.05
 
@@ -181,7 +181,7 @@ async def test_through_any_weather_each_job_ends_once_and_no_slot_is_given_twice
     assert attempts == [1] * COUNT
     assert sorted(intake.started()) == jobs
     assert intake.registry.counts[Fate.UNRECORDED] == 0
-    assert intake.claimer.intake.under_way == 0
+    assert intake.claimer.intake.slots_requested == 0
     assert await slots() is None
 
 
@@ -206,7 +206,7 @@ async def two_in_flight(make, connection, monkeypatch, then):
     for inflight in intake.registry:
         intake.put(inflight)
     intake.registry.freed.set()
-    intake.claimer._help.set()  # both look at once
+    intake.claimer._second_wanted.set()  # both look at once
     return intake, jobs
 
 
@@ -240,9 +240,9 @@ async def test_cut_off_by_the_deadline_both_leave_nothing_behind(
     intake.claimer.stop()
     await end(intake.tasks[0])
     assert no_task_is_left()
-    assert len(intake.claimer._doubts) == 2
+    assert len(intake.claimer._lost_claims) == 2
     proxy.heal()
-    await intake.claimer.settle()
+    await intake.claimer.recover_lost()
     intake.tasks[1] = asyncio.ensure_future(intake.completer.run())
     intake.completer.close()
     await asyncio.wait_for(intake.tasks[1], 10)
@@ -279,7 +279,7 @@ async def test_room_that_a_lost_round_may_need_is_not_given_away_by_another_in_f
     for inflight in list(intake.registry)[:3]:
         intake.put(inflight)
     assert shared.free == -2
-    await intake.claimer.second.claim("default")
+    await intake.claimer.second_round.claim("default")
     assert seen == [(1, -2)]
     assert shared.free == -2
 
@@ -309,7 +309,7 @@ async def test_the_second_one_never_asks_a_queue_that_may_be_empty(make, connect
     await start(intake)
 
     def heated():
-        intake.claimer.selector.heat("mail")
+        intake.claimer.selector.mark_ready("mail")
         return any(one_sent.second for one_sent in sent) and completed(intake) == 600
 
     await until(heated)
@@ -381,7 +381,7 @@ def finish(intake):
     for inflight in intake.registry:
         intake.put(inflight)
     intake.registry.freed.set()
-    intake.claimer._help.set()
+    intake.claimer._second_wanted.set()
 
 
 @pytest.mark.spec("S46")
@@ -420,7 +420,7 @@ async def test_no_busy_loop_while_the_receivers_are_behind(make, connection, sen
 async def test_no_busy_loop_while_nothing_is_free(make, connection, sent):
     intake = await working(make, connection, sent)
     intake.registry.freed.set()
-    intake.claimer._help.set()
+    intake.claimer._second_wanted.set()
     await _no_busy_loop(sent)
 
 
@@ -434,7 +434,7 @@ async def test_no_statement_is_sent_that_could_take_nothing(make, connection, co
             intake.put(inflight)
         await until(lambda: all(w.busy > 0.1 for w in intake.completer.pending))
         intake.registry.freed.set()
-        intake.claimer._help.set()
+        intake.claimer._second_wanted.set()
         await _no_busy_loop(sent)
     before = completed(intake)
     finish_rest(intake)
@@ -458,13 +458,13 @@ async def test_the_first_one_goes_on_when_only_the_second_has_found_plenty(
     async with locked(connect, "state = 'READY'"):
         finish(intake)
         await until(lambda: intake.registry.free == SLOTS)
-        await until(lambda: not intake.claimer._plenty and not intake.claimer.selector._hot)
+        await until(lambda: not intake.claimer._backlogged and not intake.claimer.selector._ready)
     started = len(intake.started())
 
     def has_filled_all():
         # Said again, should a round from before be still to answer that it found nothing.
-        intake.claimer._plenty.add("default")
-        intake.claimer._help.set()
+        intake.claimer._backlogged.add("default")
+        intake.claimer._second_wanted.set()
         return len(intake.started()) >= started + SLOTS
 
     await until(has_filled_all)
@@ -477,7 +477,7 @@ async def test_the_first_one_goes_on_when_only_the_second_has_found_plenty(
 
 
 @pytest.mark.parametrize("what", ["urgent", "released"])
-async def test_nothing_is_passed_over_while_both_begin_at_marks(
+async def test_nothing_is_passed_over_while_both_begin_at_positions(
     make, connection, sent, monkeypatch, what
 ):
     """Many jobs come before the mark, all told of at once: the round that looks takes a few, and
@@ -558,7 +558,7 @@ async def test_the_second_one_s_server_process_may_end_at_any_time(make, connect
     jobs = await add(connection, 900)
     intake = make(SIX, queues=["default"])
     quick(intake, 0.002)
-    intake.claimer.patience_of_second._backoff.most = 0.02
+    intake.claimer.error_policies[1]._backoff.most = 0.02
     with structlog.testing.capture_logs() as logs:
         await start(intake)
         await both_work(intake, sent)
@@ -597,8 +597,8 @@ async def test_where_the_second_one_cannot_connect_the_first_goes_on_and_that_is
     jobs = await add(connection, 100)
     intake = make(SIX, queues=["default"])
     quick(intake)
-    intake.claimer.patience_of_second._backoff.most = 0.01
-    intake.claimer.patience_of_second._backoff.first = 0.005
+    intake.claimer.error_policies[1]._backoff.most = 0.01
+    intake.claimer.error_policies[1]._backoff.first = 0.005
     with structlog.testing.capture_logs() as logs:
         intake.run()
         while refused["tries"] < 8:
@@ -684,8 +684,8 @@ async def test_a_lost_round_of_the_second_is_looked_for_although_the_first_is_id
     intake = await working(make, connection, sent)
     await connection.execute("DELETE FROM jobqueue_job WHERE state = 'READY'")
     finish(intake)
-    await until(lambda: intake.registry.free == SLOTS and not intake.claimer.selector._hot)
-    await until(lambda: not intake.claimer._plenty and intake.claimer._wake._waiters)
+    await until(lambda: intake.registry.free == SLOTS and not intake.claimer.selector._ready)
+    await until(lambda: not intake.claimer._backlogged and intake.claimer._wake._waiters)
     job, claim, lost = await add_job(connection), claims.claim, []
 
     async def lose(own, *args):
@@ -699,8 +699,8 @@ async def test_a_lost_round_of_the_second_is_looked_for_although_the_first_is_id
         return rows
 
     monkeypatch.setattr(claims, "claim", lose)
-    intake.claimer._plenty.add("default")
-    intake.claimer._help.set()
+    intake.claimer._backlogged.add("default")
+    intake.claimer._second_wanted.set()
     await until(lambda: (job, None, "READY") in intake.told.written_)
     assert [inflight.claim.id for inflight in intake.handlers.returned] == [job]
 
@@ -709,7 +709,7 @@ async def test_one_that_is_lost_while_others_are_asked_for_is_asked_for_at_once(
     make, connection, monkeypatch
 ):
     intake = make(SIX, queues=["default"])
-    lost_claims, found = intake.claimer._doubts, claims.found
+    lost_claims, found = intake.claimer._lost_claims, claims.found
     worker = intake.claimer.intake.worker
 
     async def one_more(*args):

@@ -1,4 +1,4 @@
-"""One round: successes are written and jobs claimed in their place, each started at once."""
+"""One round: write successes and claim jobs in their place; each job is started at once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ log = structlog.get_logger("jobqueue")
 
 @dataclass
 class Intake:
-    """What the rounds of all connections share."""
+    """What the claim rounds of all connections share."""
 
     worker: UUID
     settings: Settings
@@ -42,7 +42,7 @@ class Intake:
     cursor: ScanCursor
     stopped: asyncio.Event
     share: int  # how many successes one round writes at most
-    under_way: int = 0  # free slots that rounds have asked to fill
+    slots_requested: int = 0  # free slots that rounds have asked to fill
 
     @property
     def outcomes(self) -> Completer:
@@ -50,18 +50,18 @@ class Intake:
 
     @property
     def free(self) -> int:
-        """How many slots nobody holds, nor may turn out to hold."""
-        return self.registry.free - self.lost_claims.slots - self.under_way
+        """How many slots are free, with no lost or running round that may fill them."""
+        return self.registry.free - self.lost_claims.slots - self.slots_requested
 
     @property
     def room(self) -> int:
-        """How many jobs a round can ask for."""
+        """How many jobs a round can claim."""
         if self.executor.task_signals.is_behind:
             return 0
         return self.free + len(self.outcomes.pending.lendable(self.share))
 
-    def take(self, rows: Sequence[Claim], sent: float, *, start: bool) -> None:
-        """All are registered before the first handler makes its first step."""
+    def accept(self, rows: Sequence[Claim], sent: float, *, start: bool) -> None:
+        """Register all of them, then start (or return) each."""
         for inflight in [self.registry.add(row, sent) for row in rows]:
             row = inflight.claim
             log.debug("job_claimed", job=row.id, task=row.task, queue=row.queue)
@@ -71,21 +71,21 @@ class Intake:
                 self.executor.give_back(inflight)
 
 
-class Rounds:
-    """Those of one connection, one after the other."""
+class ClaimRound:
+    """The claim rounds of one connection, one after the other."""
 
     def __init__(self, session: Session, intake: Intake) -> None:
         self.session, self.intake = session, intake
         self.backend: Backend | None = None
-        session.prepare = self._meet
+        session.prepare = self._note_backend
 
-    async def _meet(self, connection: AsyncConnection[Any]) -> None:
-        """Remember who serves a fresh connection, in case it is cut."""
+    async def _note_backend(self, connection: AsyncConnection[Any]) -> None:
+        """Remember the server process of a fresh connection, in case it is cut."""
         self.backend = await claims.backend(connection)
 
     async def claim(self, queue: str) -> bool | None:
-        """Take as many jobs as there is room for; whether the queue may hold more. None: nobody
-        knows, since there was no room after all, or the stop has come."""
+        """Claim as many jobs as there is room for; whether the queue may hold more. None: unknown,
+        because there was no room after all, or the worker is stopping."""
         intake = self.intake
         await self.session.open(CALL_SECONDS)
         if intake.stopped.is_set() or intake.room <= 0:
@@ -97,13 +97,13 @@ class Rounds:
             intake.outcomes.not_heard(ended)
             if not ended or not isinstance(error, Exception) or not concerns_data(error):
                 raise
-            intake.cursor.look(queue)
-            return None  # it may be one of the outcomes: the next round goes without them
+            intake.cursor.request_full_scan(queue)
+            return None  # one of the outcomes may be the cause: the next round goes without them
         lease, margin = intake.settings.lease_seconds, intake.settings.lease_margin_seconds
         late = loop_time() - sent > lease - margin
-        intake.take(rows, sent, start=not (late or intake.stopped.is_set()))
-        # None where all that was to make room is locked, if only by another claim that meant to
-        # take it: such a one also locks what it then finds to be taken.
+        intake.accept(rows, sent, start=not (late or intake.stopped.is_set()))
+        # None where every row that was to make room is locked. It may be another claim that locks
+        # it: a claim also locks rows that it then finds taken.
         return len(rows) >= asked if asked > 0 else None
 
     async def _exchange(
@@ -112,11 +112,11 @@ class Rounds:
         """Return the rows, how many there could be at most, and when they were asked for."""
         intake, sent = self.intake, loop_time()
         asked, lease = intake.free + len(ended), intake.settings.lease_seconds
-        # Not less than none, where doubts take room: what has ended may prove to be locked.
+        # Never negative: lost rounds may hold slots, and ended jobs may turn out to be locked.
         fresh = max(asked - len(ended), 0)
-        tokens, begun = new_tokens(asked), intake.cursor.begin(queue, sent)
-        call, claim = self.session.call, (queue, intake.worker, tokens, lease, begun.after)
-        intake.under_way += fresh
+        tokens, scan = new_tokens(asked), intake.cursor.begin(queue, sent)
+        call, claim = self.session.call, (queue, intake.worker, tokens, lease, scan.after)
+        intake.slots_requested += fresh
         try:
             if ended:
                 endings = [waiting.ending for waiting in ended]
@@ -124,25 +124,25 @@ class Rounds:
                     finish_and_claim.finish_and_claim, CALL_SECONDS, *claim, endings
                 )
                 intake.outcomes.heard(ended, answers)
-                asked -= len(ended) - len(answers)  # the slots of the others stay taken
+                asked -= len(ended) - len(answers)  # the other slots stay taken
             else:
                 rows = await call(claims.claim, CALL_SECONDS, *claim)
         except BaseException:
-            if self.session.connection is None:  # cut: nobody knows whether it was done
+            if self.session.connection is None:  # cut: it is not known whether it was executed
                 intake.lost_claims.add(self.backend, tokens, until=sent + lease)
             raise
         finally:
-            intake.under_way -= fresh
-        intake.cursor.seen(queue, begun, rows, loop_time())
-        if asked <= 0:  # it could take nothing, urgent or not
-            intake.cursor.look(queue)
+            intake.slots_requested -= fresh
+        intake.cursor.record(queue, scan, rows, loop_time())
+        if asked <= 0:  # it could claim nothing, urgent or not
+            intake.cursor.request_full_scan(queue)
         return rows, asked, sent
 
 
 def new_tokens(count: int) -> list[UUID]:
     """Return unique tokens shaped like UUIDv7.
 
-    The leading time is for locality in the history's index alone; nothing reads it.
+    The leading time only gives locality in the history's index; nothing reads it.
     """
     stamp = (time.time_ns() // 1_000_000) & ((1 << 48) - 1)
     noise = os.urandom(10 * count)

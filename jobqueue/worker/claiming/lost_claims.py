@@ -1,4 +1,4 @@
-"""Claim rounds whose answer was lost in a cut connection: their rows may be ours."""
+"""Claim rounds whose answer was lost with the connection: their rows may be ours."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from jobqueue.store import claims
 from jobqueue.store.claims import Backend, Claim
 from jobqueue.store.connections import Session
 
-ASK_SECONDS = 1.0
+QUERY_SECONDS = 1.0
 END_SECONDS = 2.0
 
 
 @dataclass(slots=True)
-class Doubt:
-    """One lost round."""
+class LostRound:
+    """One claim round without an answer."""
 
     backend: Backend | None
     tokens: Sequence[UUID]
@@ -32,53 +32,53 @@ class Doubt:
 
 
 class LostClaims:
-    """Ends the server process behind a lost round, then asks once by its tokens: that is final.
+    """Ends the server process of a lost round, then asks once for its tokens: that answer is final.
 
-    Where the process cannot be ended for certain (a pooler stands between), asking goes on until
-    the leases have lapsed.
+    Where the process cannot be ended for certain (there is a pooler), it asks until the leases have
+    lapsed.
     """
 
     def __init__(self, session: Session, worker: UUID) -> None:
         self.session, self.worker = session, worker
-        self._open: list[Doubt] = []
-        self._ask_at = float("-inf")
+        self._unresolved: list[LostRound] = []
+        self._next_query_at = float("-inf")
 
     def __len__(self) -> int:
-        return len(self._open)
+        return len(self._unresolved)
 
     @property
     def slots(self) -> int:
-        """How many rows may yet turn up. Not counted behind a pooler: it ends a statement whose
-        client is gone, and the worker would stand still for a whole lease."""
-        return sum(len(doubt.tokens) for doubt in self._open if doubt.is_direct)
+        """How many rows may still turn up. Not counted with a pooler: it ends a statement whose
+        client is gone, and the worker would be idle for a whole lease."""
+        return sum(len(lost.tokens) for lost in self._unresolved if lost.is_direct)
 
     def are_due(self, now: float) -> bool:
-        return bool(self._open) and now >= self._ask_at
+        return bool(self._unresolved) and now >= self._next_query_at
 
     def add(self, backend: Backend | None, tokens: Sequence[UUID], *, until: float) -> None:
-        """Nobody knows whether this round's statement has happened."""
-        self._open.append(Doubt(backend, tokens, until))
-        self._ask_at = float("-inf")
+        """It is not known whether this round's statement was executed."""
+        self._unresolved.append(LostRound(backend, tokens, until))
+        self._next_query_at = float("-inf")
 
-    async def resolve(self, seconds: float, take: Callable[[Claim], None]) -> None:
-        """Ask for every open round, within the bound, and hand on the rows that are found."""
-        end, known = loop_time() + seconds, list(self._open)
-        for doubt in known:
-            if doubt.is_direct and not doubt.ended:
-                doubt.ended = await self._end(doubt, end - loop_time())
-            asked, tokens = loop_time(), list(doubt.tokens)
+    async def resolve(self, seconds: float, on_found: Callable[[Claim], None]) -> None:
+        """Ask for every lost round, within the bound, and pass on the rows that are found."""
+        end, known = loop_time() + seconds, list(self._unresolved)
+        for lost in known:
+            if lost.is_direct and not lost.ended:
+                lost.ended = await self._end_backend(lost, end - loop_time())
+            asked, tokens = loop_time(), list(lost.tokens)
             rows = await self.session.call(claims.found, end - asked, self.worker, tokens)
-            if doubt.ended or rows or asked > doubt.until:
-                self._open.remove(doubt)
+            if lost.ended or rows or asked > lost.until:
+                self._unresolved.remove(lost)
             for row in rows:
-                take(row)
-        if all(doubt in known for doubt in self._open):  # else another round was lost meanwhile
-            self._ask_at = loop_time() + ASK_SECONDS
+                on_found(row)
+        if all(lost in known for lost in self._unresolved):  # else one was just lost
+            self._next_query_at = loop_time() + QUERY_SECONDS
 
-    async def _end(self, doubt: Doubt, seconds: float) -> bool:
-        assert doubt.backend is not None  # noqa: S101
+    async def _end_backend(self, lost: LostRound, seconds: float) -> bool:
+        assert lost.backend is not None  # noqa: S101
         wait = min(END_SECONDS, seconds / 2)
         try:
-            return await self.session.call(claims.end_backend, seconds, doubt.backend, wait)
+            return await self.session.call(claims.end_backend, seconds, lost.backend, wait)
         except InsufficientPrivilege:  # the login's role is another than the session's
             return False

@@ -1,18 +1,18 @@
-"""When jobs that this worker has put off for a moment fall due."""
+"""When jobs that this worker has put off for a short time fall due."""
 
 from __future__ import annotations
 
 from math import ceil, inf
 
-# Later ones are the leader's, or the poll's: neither looks less often than this.
+# Later ones are found by the leader or the poll: both check at least this often.
 SOON_SECONDS = 5.0
-# So close together they are promoted in one go.
+# Jobs that are due this close together are promoted at once.
 APART_SECONDS = 0.02
 
 
 class PromotionTimer:
-    """Few numbers, however many jobs there are. Moments are those of the loop's clock, in seconds;
-    a job's own one was stamped before its outcome was heard of, so it is never later."""
+    """Keeps few numbers, however many jobs there are. Moments are the loop's clock, in seconds. A
+    job's own moment was set before its outcome was known here, so it is never later."""
 
     def __init__(self) -> None:
         self._ticks: set[int] = set()
@@ -23,7 +23,7 @@ class PromotionTimer:
         return min(self._ticks) * APART_SECONDS if self._ticks else inf
 
     def add(self, seconds: float, now: float) -> bool:
-        """Note a job that falls due in so many seconds; whether it is the earliest now."""
+        """Add a job that falls due in this many seconds; whether it is the earliest now."""
         if seconds > SOON_SECONDS:
             return False
         tick = ceil((now + seconds) / APART_SECONDS)
@@ -31,8 +31,8 @@ class PromotionTimer:
         self._ticks.add(tick)
         return is_first
 
-    def take(self, now: float) -> bool:
-        """Forget those that are due; whether there were any."""
+    def pop_due(self, now: float) -> bool:
+        """Remove those that are due; whether there were any."""
         if not self._ticks:
             return False
         due = {tick for tick in self._ticks if tick * APART_SECONDS <= now}

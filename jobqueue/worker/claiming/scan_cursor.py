@@ -1,4 +1,4 @@
-"""Where in each queue the next claim may begin, so that it need not read what is over again."""
+"""Where in each queue the next claim begins, so that it does not read finished entries again."""
 
 from __future__ import annotations
 
@@ -8,71 +8,73 @@ from typing import NamedTuple
 
 from jobqueue.store.claims import Claim, Key
 
-# A claim from the very start that takes longer than this reads entries of jobs long done: vacuum
-# may not remove them while some other transaction is open.
+# A full scan that takes longer than this reads index entries of finished jobs: vacuum may not
+# remove them while some other transaction is open.
 SLOW_SECONDS = 0.004
-# Looks from the very start may then take this part of the time.
+# Full scans may then take this share of the time.
 SHARE = 0.1
 
 
 @dataclass(slots=True)
-class Mark:
-    """Of one queue."""
+class Position:
+    """How far the claims of one queue have come."""
 
-    key: Key | None = None  # of the last job that was claimed
-    took: float = 0.0  # seconds, the latest look from the very start
-    rest_until: float = 0.0  # until when claims begin at the key
-    urgent: bool = False  # something may wait before the key
+    key: Key | None = None  # of the last claimed job
+    full_scan_took: float = 0.0  # seconds, the latest one
+    full_scan_at: float = 0.0  # claims begin at the key until then
+    wants_full_scan: bool = False  # a job may be ready before the key
 
 
-class Begun(NamedTuple):
-    """Of one claim."""
+class Scan(NamedTuple):
+    """Where one claim begins."""
 
-    after: Key | None  # it begins behind this key; None: at the very start
-    known: Key | None  # the mark at that moment
+    after: Key | None  # None: at the very start, a full scan
+    known: Key | None  # the position at that moment
 
 
 class ScanCursor:
-    """Off while looks from the very start are quick. Else claims begin behind the last key seen,
-    and look from the very start at every poll, for whatever is more urgent, and otherwise as often
-    as that stays a small share of the time: for jobs that came back, or were committed late."""
+    """Does nothing while full scans are quick. Otherwise a claim begins after the last claimed key.
+    A full scan follows every poll and every more urgent job. Jobs that came back or were committed
+    late are found by further full scans, which take a small share of the time."""
 
     def __init__(self) -> None:
-        self._marks: dict[str, Mark] = {}
+        self._positions: dict[str, Position] = {}
 
-    def look(self, queue: str | None, priority: int | None = None) -> None:
-        """Something may be ready before the mark; with a priority only if that is higher."""
-        cursor = self._marks.values() if queue is None else filter(None, [self._marks.get(queue)])
-        for mark in cursor:
-            if priority is None or mark.key is None or priority > mark.key.priority:
-                mark.urgent = True
+    def request_full_scan(self, queue: str | None, priority: int | None = None) -> None:
+        """A job may be ready before the position; with a priority only if that is higher."""
+        positions = self._positions
+        for position in (
+            positions.values() if queue is None else filter(None, [positions.get(queue)])
+        ):
+            if priority is None or position.key is None or priority > position.key.priority:
+                position.wants_full_scan = True
 
-    def begin(self, queue: str, now: float) -> Begun:
+    def begin(self, queue: str, now: float) -> Scan:
         """Return where the next claim begins."""
-        mark = self._marks.setdefault(queue, Mark())
-        if mark.urgent or now >= mark.rest_until:
-            mark.urgent = False  # before the statement is sent, as with every wake
-            return Begun(None, mark.key)
-        return Begun(mark.key, mark.key)
+        position = self._positions.setdefault(queue, Position())
+        if position.wants_full_scan or now >= position.full_scan_at:
+            position.wants_full_scan = False  # before the statement is sent, as with every wake
+            return Scan(None, position.key)
+        return Scan(position.key, position.key)
 
-    def seen(self, queue: str, begun: Begun, rows: Sequence[Claim], now: float) -> None:
-        """Remember a claim's answer. Where another one has come meanwhile, the mark does not go
-        beyond what both have seen: one of them may have looked from the very start."""
-        mark = self._marks[queue]
+    def record(self, queue: str, scan: Scan, rows: Sequence[Claim], now: float) -> None:
+        """Record a claim's answer. If another answer came meanwhile, the position stays within what
+        both have seen: one of them may have been a full scan."""
+        position = self._positions[queue]
         if rows:
             key = rows[-1].key
-            others = mark.key if mark.key != begun.known else None
-            mark.key = key if others is None else min(key, others, key=_place)
-        if begun.after is None:
+            others = position.key if position.key != scan.known else None
+            position.key = key if others is None else min(key, others, key=_place)
+        if scan.after is None:
             if rows:
-                mark.took = rows[-1].took
-            slow = mark.took > SLOW_SECONDS
-            mark.rest_until = now + mark.took / SHARE if slow else 0.0
+                position.full_scan_took = rows[-1].took
+            slow = position.full_scan_took > SLOW_SECONDS
+            position.full_scan_at = now + position.full_scan_took / SHARE if slow else 0.0
 
-    def rest(self, queue: str, now: float) -> float:
-        """Return the seconds until a look from the very start is due; zero or less: at any time."""
-        mark = self._marks.get(queue)
-        return 0.0 if mark is None else mark.rest_until - now
+    def seconds_to_full_scan(self, queue: str, now: float) -> float:
+        """Return the seconds until a full scan is due; zero or less: now."""
+        position = self._positions.get(queue)
+        return 0.0 if position is None else position.full_scan_at - now
 
 
 def _place(key: Key) -> tuple[int, object, int]:
