@@ -266,8 +266,8 @@ async def test_through_any_weather_each_job_ends_once_and_no_slot_is_given_twice
     """Cuts at any moment of forty rounds, by which each job has its one outcome all the same."""
     monkeypatch.setattr("jobqueue.worker.claiming.lost_claims.QUERY_SECONDS", 0.05)
     intake, jobs = await fill(make, connection, 60)
-    for service in (intake.claimer, intake.completer):
-        service.error_policy._backoff.most = 0.05
+    for policy in (*intake.claimer.error_policies, intake.completer.error_policy):
+        policy._backoff.most = 0.05
 
     async def weather():
         while True:
