@@ -42,7 +42,7 @@ class Fault:
 
 
 def _default_retention() -> dict[str, float | None]:
-    return {"SUCCEEDED": 7 * DAY, "CANCELLED": 7 * DAY, "DEAD": 90 * DAY}
+    return {"SUCCEEDED": 7 * DAY, "CANCELLED": 7 * DAY, "DEAD": 90 * DAY, "ACTS": 90 * DAY}
 
 
 def _default_redact() -> tuple[str, ...]:

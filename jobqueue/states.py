@@ -60,6 +60,10 @@ class Reason(StrEnum):
     NO_CONNECTION = "no database connection"
 
 
+# The kinds of events that workers and the leader write about a job. They go with it; every other
+# kind is an act of a person, which outlives the job.
+NOTES = ("blocked_loop", "expire", "reclaim")
+
 # Begins the reason of a schedule that the leader disabled; an operator's switch has no such word.
 AUTOMATIC = "automatic: "
 

@@ -1,4 +1,4 @@
-"""Old rows beside the jobs: workers long gone, fired ticks, the trail of queues."""
+"""Old rows besides the jobs: workers long gone, fired ticks, events."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from typing import Any
 from uuid import UUID
 
 from psycopg import AsyncConnection
+from psycopg.rows import scalar_row
+
+from jobqueue.states import NOTES
 
 Connection = AsyncConnection[Any]
 
@@ -45,17 +48,35 @@ async def forget_ticks(connection: Connection, age: float, limit: int) -> int:
     return cursor.rowcount
 
 
+# The one rule for events, whoever deleted the job. A pass goes through all of them by id, because
+# no index finds an event whose job is gone. The probe is a scalar subquery, because the planner may
+# turn an EXISTS into a scan of all jobs.
 FORGET_EVENTS = """
-DELETE FROM jobqueue_jobevent WHERE id = ANY(ARRAY(
-    SELECT id FROM jobqueue_jobevent
-    WHERE at <= now() - %(age)s * interval '1 second'
-    ORDER BY at LIMIT %(limit)s
-    FOR UPDATE SKIP LOCKED
-))
+WITH seen AS MATERIALIZED (
+    SELECT id, job, kind, at FROM jobqueue_jobevent
+    WHERE id > %(after)s ORDER BY id LIMIT %(limit)s
+), forgotten AS (
+    DELETE FROM jobqueue_jobevent WHERE id = ANY(ARRAY(
+        SELECT seen.id FROM seen
+        WHERE CASE WHEN seen.job IS NOT NULL AND seen.kind = ANY(%(notes)s::text[])
+            THEN (SELECT j.id FROM jobqueue_job j WHERE j.id = seen.job) IS NULL
+            ELSE seen.at <= now() - %(age)s::double precision * interval '1 second' END
+    ))
+)
+SELECT max(id) FROM seen
 """
 
 
-async def forget_events(connection: Connection, age: float, limit: int) -> int:
-    """Delete events older than `age` seconds; those of a job go with the job."""
-    cursor = await connection.execute(FORGET_EVENTS, {"age": age, "limit": limit})
-    return cursor.rowcount
+async def forget_events(
+    connection: Connection, after: int, age: float | None, limit: int
+) -> int | None:
+    """Look at the events after this id; delete notes on jobs that are gone, and acts of
+    people older than `age` seconds (None: never).
+
+    Return the last id seen; None when there was none left.
+    """
+    parameters = {"after": after, "age": age, "limit": limit, "notes": list(NOTES)}
+    cursor = connection.cursor(row_factory=scalar_row)
+    await cursor.execute(FORGET_EVENTS, parameters)
+    last: int | None = await cursor.fetchone()
+    return last

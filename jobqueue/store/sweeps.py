@@ -114,8 +114,6 @@ WITH mine AS MATERIALIZED (
     ) AS ids
 ), attempts AS (
     DELETE FROM jobqueue_attempt WHERE job_id = ANY((SELECT ids FROM mine)::bigint[])
-), events AS (
-    DELETE FROM jobqueue_jobevent WHERE job = ANY((SELECT ids FROM mine)::bigint[])
 ), gone AS (
     DELETE FROM jobqueue_job WHERE id = ANY((SELECT ids FROM mine)::bigint[]) RETURNING id
 )
@@ -124,7 +122,10 @@ SELECT count(*) FROM gone
 
 
 async def prune(connection: Connection, ids: Sequence[int], state: str, age: float) -> int:
-    """Delete those of these jobs that are still so old, with all that is theirs."""
+    """Delete those of these jobs that are still this old, with their attempts.
+
+    Their events are left to `history_pruning.forget_events`, as by an operator's prune.
+    """
     cursor = connection.cursor(row_factory=scalar_row)
     await cursor.execute(PRUNE, {"ids": list(ids), "state": state, "age": age})
     count: int | None = await cursor.fetchone()

@@ -7,7 +7,8 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from jobqueue.states import Outcome
+from jobqueue.operations import sql
+from jobqueue.states import NOTES, Outcome
 from jobqueue.store import claims, due_work, finish, history_pruning, reclaims, sweeps
 from jobqueue.store.batches import in_batch
 from jobqueue.store.error_classes import is_transient
@@ -201,7 +202,7 @@ async def prune(connection, state="SUCCEEDED", age=60.0, limit=100):
 
 
 @pytest.mark.spec("S191")
-async def test_old_final_jobs_go_with_their_attempts_and_events(connection):
+async def test_old_final_jobs_go_with_their_attempts(connection):
     old, _ = await add_running(connection, max_attempts=1)
     await reclaim(connection)
     await connection.execute(
@@ -213,7 +214,6 @@ async def test_old_final_jobs_go_with_their_attempts_and_events(connection):
     ids = "SELECT array_agg(id ORDER BY id) FROM jobqueue_job"
     assert await one(connection, ids) == [young, other]
     assert await history(connection, old) == []
-    assert await one(connection, "SELECT count(*) FROM jobqueue_jobevent") == 0
 
 
 @pytest.mark.spec("S191", "S177")
@@ -276,10 +276,77 @@ async def test_rows_of_workers_long_silent_are_forgotten_but_never_ones_own(conn
     assert set(ids) == {me, young}
 
 
-async def test_old_events_are_forgotten(connection):
-    await insert(connection, "jobqueue_jobevent", "id", {"kind": "pause", "at": ago(100)})
-    await insert(connection, "jobqueue_jobevent", "id", {"kind": "pause"})
-    assert await history_pruning.forget_events(connection, 60, 100) == 1
+async def add_event(connection, kind, job=None, at=None):
+    given = {"kind": kind, "job": job} | ({} if at is None else {"at": at})
+    return await insert(connection, "jobqueue_jobevent", "id", given)
+
+
+async def forget_events(connection, age, limit=100):
+    """One whole pass, as the leader's step makes it."""
+    last, rounds = 0, 0
+    while last is not None:
+        last = await history_pruning.forget_events(connection, last, age, limit)
+        rounds += 1
+    return rounds
+
+
+EVENTS = "SELECT COALESCE(array_agg(id ORDER BY id), '{}') FROM jobqueue_jobevent"
+
+
+@pytest.mark.spec("S191")
+async def test_notes_go_with_their_job_and_acts_of_people_when_their_time_is_over(connection):
+    job, gone = await add_job(connection, state="DEAD", finished_at=ago(9**9)), 10**9
+    kept = [await add_event(connection, kind, job, ago(1000)) for kind in NOTES]
+    for kind in NOTES:
+        await add_event(connection, kind, gone)
+    kept += [await add_event(connection, kind, gone, ago(59)) for kind in ("cancel", "delete")]
+    kept += [await add_event(connection, "pause", at=ago(59))]
+    for act in (("retry", job, ago(61)), ("cancel", gone, ago(61)), ("pause", None, ago(61))):
+        await add_event(connection, *act)
+    assert await forget_events(connection, 60.0, limit=2) > 3
+    assert await one(connection, EVENTS) == kept
+
+
+async def leader_prunes(connection):
+    return await prune(connection, "DEAD")
+
+
+async def operator_prunes(connection):
+    given = {"state": "DEAD", "age": 60.0, "limit": 100}
+    (count,) = await (await connection.execute(sql.PRUNE, given)).fetchone()
+    return count
+
+
+async def operator_deletes(connection):
+    ids = await one(connection, "SELECT array_agg(id) FROM jobqueue_job WHERE state = 'DEAD'")
+    given = {"ids": ids, "by": "ann", "note": "", "kind": "delete"}
+    await connection.execute(sql.DELETE, given)
+    await connection.execute("DELETE FROM jobqueue_jobevent WHERE kind = 'delete'")  # its own act
+    return len(ids)
+
+
+@pytest.mark.spec("S191")
+@pytest.mark.parametrize("delete", [leader_prunes, operator_prunes, operator_deletes])
+async def test_whoever_deletes_a_job_the_same_rows_are_left_after_the_leader_s_pass(
+    connection, delete
+):
+    other = await add_job(connection, state="SUCCEEDED", finished_at=ago(9))
+    jobs = [(await add_running(connection, max_attempts=1))[0] for _ in range(2)]
+    await reclaim(connection)  # each has an attempt and a note of the leader now
+    await connection.execute("UPDATE jobqueue_job SET finished_at = now() - interval '61 s'")
+    acts = [await add_event(connection, "retry", job) for job in (*jobs, other)]
+    acts += [await add_event(connection, "expire", other)]
+    assert await delete(connection) == 2
+    await forget_events(connection, 60.0)
+    assert await one(connection, "SELECT array_agg(id) FROM jobqueue_job") == [other]
+    assert await one(connection, "SELECT count(*) FROM jobqueue_attempt") == 0
+    assert await one(connection, EVENTS) == acts
+
+
+async def test_acts_of_people_without_an_end_stay(connection):
+    act = await add_event(connection, "cancel", 10**9, ago(9**8))
+    await forget_events(connection, None)
+    assert await one(connection, EVENTS) == [act]
 
 
 RETENTION = {"SUCCEEDED": 60.0}

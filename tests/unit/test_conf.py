@@ -105,7 +105,7 @@ def test_a_bad_value_is_named_with_its_key_and_what_to_write(given, key, value):
 
 GOOD = {
     "TIMEOUT_SECONDS": [None, 0.5, 86400],
-    "RETENTION": [{}, {"DEAD": None}, {"SUCCEEDED": 0}],
+    "RETENTION": [{}, {"DEAD": None}, {"SUCCEEDED": 0}, {"ACTS": None}],
     "REDACT": [[], ["pin"], ("pin",)],
     "PROBE_ADDRESS": [None, "127.0.0.1:0", "[::1]:9000"],
     "BACKOFF_BASE_SECONDS": [0, 3600],

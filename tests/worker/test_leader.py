@@ -362,13 +362,29 @@ async def says(connection, statement, wanted):
 @pytest.mark.spec("S191", "A19")
 async def test_a_retention_of_zero_is_at_once_and_again_and_none_is_for_ever(start, connection):
     kept = await add_job(connection, state="DEAD", finished_at=ago(9**9))
-    leader = start(replace(SHORT, retention={"SUCCEEDED": 0.0, "CANCELLED": 60.0, "DEAD": None}))
+    leader = start(
+        replace(SHORT, retention={"SUCCEEDED": 0.0, "CANCELLED": 60.0, "DEAD": None, "ACTS": None})
+    )
     for _ in range(2):
         gone = await add_job(connection, state="SUCCEEDED", finished_at=ago(0))
         leader._maintenance.wake("look", 0.0)
         left = f"SELECT count(*) FROM jobqueue_job WHERE id = {gone}"
         await until(lambda left=left: is_zero(connection, left))
     assert await is_in(connection, kept, "DEAD")
+
+
+@pytest.mark.spec("S191")
+async def test_the_leader_removes_notes_on_jobs_that_are_gone_and_old_acts(start, connection):
+    gone = 10**9
+    for kind, at in (("reclaim", ago(1)), ("cancel", ago(91 * 86400)), ("cancel", ago(1))):
+        event = {"kind": kind, "job": gone, "at": at}
+        kept = await insert(connection, "jobqueue_jobevent", "id", event)
+    start()
+    await until(lambda: is_only_event(connection, kept))
+
+
+async def is_only_event(connection, id):
+    return await one(connection, "SELECT array_agg(id) FROM jobqueue_jobevent") == [id]
 
 
 async def test_a_leader_with_a_cut_connection_works_on(start, connection):

@@ -49,9 +49,9 @@ class JobSteps:
         self.session, self.worker, self.settings = session, worker, settings
         self.wake, self.on_final = wake, on_final
         self.actor = f"leader {worker}"
-        self.retention = {
-            state: age for state, age in settings.retention.items() if age is not None
-        }
+        ages = ((state, settings.retention.get(state)) for state in sorted(FINAL))
+        self.retention = {str(state): age for state, age in ages if age is not None}
+        self._last_event = 0  # where the pass through the events stands
         self.refused: set[int] = set()  # rows that the database would not let us change
         self._epoch: float | None = None  # the database's clock minus the loop's
 
@@ -65,7 +65,8 @@ class JobSteps:
             Step("prune", self.prune, limit=500),
             Step("minutes", self.write_minute, interval=60.0),
             Step("forget workers", self.forget_workers, limit=200, interval=300.0),
-            Step("forget trail", self.forget_trail, limit=500, interval=600.0),
+            Step("forget ticks", self.forget_ticks, limit=500, interval=600.0),
+            Step("forget events", self.forget_events, limit=2000, interval=3600.0),
         ]
 
     def scheduled(self, at: float) -> None:
@@ -163,14 +164,17 @@ class JobSteps:
         )
         return bool(gone == limit)
 
-    async def forget_trail(self, limit: int) -> bool:
-        """Old ticks; and events as old as the longest retention, where there is an end to it."""
-        gone = [await self._batch(history_pruning.forget_ticks, TICKS_KEPT_SECONDS, limit)]
-        ages = [age for age in self.settings.retention.values() if age is not None]
-        if len(ages) == len(self.settings.retention):
-            age = max(ages, default=TICKS_KEPT_SECONDS)
-            gone.append(await self._batch(history_pruning.forget_events, age, limit))
-        return limit in gone
+    async def forget_ticks(self, limit: int) -> bool:
+        """Ticks older than a week."""
+        gone = await self._batch(history_pruning.forget_ticks, TICKS_KEPT_SECONDS, limit)
+        return bool(gone == limit)
+
+    async def forget_events(self, limit: int) -> bool:
+        """One pass through the trail: notes on jobs that are gone, acts past their retention."""
+        age = self.settings.retention["ACTS"]
+        last = await self._batch(history_pruning.forget_events, self._last_event, age, limit)
+        self._last_event = last or 0
+        return last is not None
 
     def _report(self, swept: Sequence[Swept]) -> None:
         for job in swept:
