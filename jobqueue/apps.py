@@ -5,14 +5,15 @@ from django.utils.translation import gettext_lazy as _
 
 
 class JobQueueConfig(AppConfig):
-    """Registers the system checks and sets up the logs."""
+    """Registers the system checks and the router, and sets up the logs."""
 
     name = "jobqueue"
     verbose_name = _("Job queue")
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from jobqueue import checks, logs
+        from jobqueue import checks, logs, routers
 
         logs.configure()
+        routers.install()
         checks.register_all()

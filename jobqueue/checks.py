@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from django.apps import AppConfig, apps
 from django.core.checks import CheckMessage, Error, Warning, register
 
-from jobqueue import conf
+from jobqueue import conf, routers
 
 COMMAND = "runworker"
 
@@ -27,6 +27,7 @@ def register_all() -> None:
     register(check_settings)
     register(check_command)
     register(check_pages)
+    register(check_routers)
 
 
 def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
@@ -58,6 +59,19 @@ def check_pages(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> lis
     hint = 'Add "django_htmx" to INSTALLED_APPS.'
     message = "Without django_htmx the pages of the job queue do not refresh themselves."
     return [Warning(message, hint=hint, id="jobqueue.W013")]
+
+
+def check_routers(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
+    """A router of the project may speak for every model, and so for this app's."""
+    current, faults = conf.read()
+    if any(fault.code.startswith("E") for fault in faults) or routers.is_heard():
+        return []
+    hint = "Put 'jobqueue.routers.JobQueueRouter' first in DATABASE_ROUTERS."
+    message = (
+        "A router of DATABASE_ROUTERS leads the models of jobqueue away from "
+        f"JOBQUEUE['DATABASE'], {current.database!r}."
+    )
+    return [Warning(message, hint=hint, id="jobqueue.W014")]
 
 
 def check_backend(backend: CheckedBackend) -> list[CheckMessage]:
