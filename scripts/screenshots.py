@@ -77,7 +77,7 @@ def main() -> None:
                 page.reload()  # the first answer tells the server the browser's zone
                 page.screenshot(path=IMAGES / f"{name}-{scheme}.png", full_page=name != "jobs")
             page.goto(f"{address}/admin/jobqueue/job/?state=DEAD")
-            page.get_by_label("all that match, on every page").check()
+            page.get_by_label("all matching jobs, on every page").check()
             page.get_by_role("button", name="Retry").click()
             page.wait_for_url("**/act/retry/")
             page.screenshot(path=IMAGES / f"confirm-{scheme}.png")

@@ -111,7 +111,7 @@ class JobAdmin(DeskAdmin):
         choice = perform.choose(verb, request.POST)
         home = perform.back(request, reverse("admin:jobqueue_job_changelist"))
         if not choice:
-            messages.warning(request, _("Nothing was chosen."))
+            messages.warning(request, _("Nothing was selected."))
             return redirect(home)
         confirmed = "confirmed" in request.POST
         form = verb.form(request.POST if confirmed else None)

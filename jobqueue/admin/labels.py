@@ -58,6 +58,6 @@ REPORT: Mapping[str, Promise] = {
     "interrupted": _("Interrupted"),
     "returned": _("Returned"),
     "unrecorded": _("Unrecorded"),
-    "duration_seconds": _("Seconds it took"),
+    "duration_seconds": _("Duration in seconds"),
     "reason": _("Reason"),
 }

@@ -38,7 +38,7 @@ ACTS = {
             name="pause",
             permission="jobqueue.pause_queue",
             label=gettext_lazy("Pause"),
-            question=gettext_lazy("No further job of this queue starts; what runs goes on."),
+            question=gettext_lazy("No more jobs of this queue start; running ones continue."),
             run=_pause,
             dangerous=True,
         ),

@@ -91,7 +91,7 @@ class ScheduleForm(_Base):
         if self.stored is not None and value == self.covered[name == "kwargs"]:
             return getattr(self.stored, name)
         if redact.COVER in str(value):
-            raise forms.ValidationError(_("Write the covered values anew."))
+            raise forms.ValidationError(_("Enter the hidden values again."))
         return value
 
     def validate_unique(self) -> None:

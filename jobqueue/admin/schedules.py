@@ -52,7 +52,9 @@ def _disable(schedule: Schedule, by: str, reason: str) -> tuple[bool, str]:
 
 def _delete(schedule: Schedule, by: str, reason: str) -> tuple[bool, str]:
     deleted = schedules.delete(schedule, by=by, reason=reason)
-    text = _("Deleted %(name)s.") if deleted else _("The schedule %(name)s was gone already.")
+    text = (
+        _("Deleted %(name)s.") if deleted else _("The schedule %(name)s had already been deleted.")
+    )
     return deleted, text % {"name": schedule.name}
 
 
@@ -71,14 +73,14 @@ ACTS = {
             name="enable",
             permission="jobqueue.change_schedule",
             label=gettext_lazy("Enable"),
-            question=gettext_lazy("It ticks again, from its next fitting time on."),
+            question=gettext_lazy("It fires again, from its next time on."),
             run=_enable,
         ),
         Act(
             name="disable",
             permission="jobqueue.change_schedule",
             label=gettext_lazy("Disable"),
-            question=gettext_lazy("It ticks no more until somebody enables it."),
+            question=gettext_lazy("It will not fire until it is enabled."),
             run=_disable,
             dangerous=True,
         ),
@@ -86,7 +88,7 @@ ACTS = {
             name="run",
             permission="jobqueue.run_schedule",
             label=gettext_lazy("Run now"),
-            question=gettext_lazy("Its job is enqueued now, beside its ticks."),
+            question=gettext_lazy("One job is enqueued now, in addition to the scheduled ones."),
             run=_run,
         ),
         Act(
@@ -94,8 +96,8 @@ ACTS = {
             permission="jobqueue.delete_schedule",
             label=gettext_lazy("Delete"),
             question=gettext_lazy(
-                "It ticks no more, and its last ticks are forgotten. One that is declared in code "
-                "comes back when a worker starts."
+                "It will not fire any more, and its recent ticks are deleted. A schedule that is "
+                "declared in code comes back when a worker starts."
             ),
             run=_delete,
             dangerous=True,

@@ -57,7 +57,7 @@ class WorkerAdmin(DeskAdmin):
         """One process, what it runs, and its stop report."""
         worker = Worker.objects.using(settings().database).filter(pk=pk).first()
         if worker is None:
-            raise Http404(_("There is no such worker: it was tidied away."))
+            raise Http404(_("There is no such worker. Its row was removed."))
         running = stats.jobs().filter(state=State.RUNNING, worker=pk).order_by("claimed_at")
         report = worker.stop_report if isinstance(worker.stop_report, dict) else {}
         context = {

@@ -111,7 +111,7 @@ def _fleet() -> Iterator[Finding]:
     workers = stats.workers(now, lease)
     alive = [row for row in workers if row.alive]
     if not alive:
-        yield Finding(WARNING, "No worker lives.", "Start one: manage.py runworker")
+        yield Finding(WARNING, "No worker is running.", "Start one: manage.py runworker")
     for row in workers:
         if not row.alive:
             text = f"Worker {row.worker} has been silent for {row.silent_seconds:.0f} s."
@@ -120,7 +120,7 @@ def _fleet() -> Iterator[Finding]:
             text = f"Worker {row.worker} hears no notifications ({row.worker.wake})."
             yield Finding(NOTE, text, "Give it a direct connection, not a transaction pooler's.")
     if alive and (lease is None or lease.expires_at is None or lease.expires_at < now):
-        text = "Nobody leads: no job is promoted precisely, reclaimed or pruned."
+        text = "There is no leader: no job is promoted precisely, reclaimed or pruned."
         yield Finding(WARNING, text, "Run at least one worker without --no-leader.")
 
 
@@ -128,7 +128,7 @@ def _queues() -> Iterator[Finding]:
     for queue in stats.queues(limit=1_000):
         waits = queue.ready.value
         if waits and not queue.workers:
-            text = f"{waits} jobs wait in {queue.name!r}, which no living worker serves."
+            text = f"{waits} jobs wait in {queue.name!r}, which no running worker serves."
             yield Finding(WARNING, text, f"Start one: manage.py runworker --queues {queue.name}")
         if waits and queue.paused_at:
             by = f" by {queue.paused_by}" if queue.paused_by else ""

@@ -35,8 +35,8 @@ def explain(job: Job, now: datetime) -> list[Cause]:
     lease = stats.leader()
     if job.state == State.SCHEDULED and job.run_at <= now and not causes:
         led = lease is not None and lease.expires_at is not None and lease.expires_at > now
-        remedy = "" if led else _("Nobody leads: run a worker without --no-leader.")
-        causes.append(Cause(_("It is due and will be made ready within a poll."), remedy))
+        remedy = "" if led else _("There is no leader. Run a worker without --no-leader.")
+        causes.append(Cause(_("It is due and will become ready at the next poll."), remedy))
     causes += _queue(job)
     causes += _workers(job, now)
     if job.state == State.READY and not causes:
@@ -49,13 +49,13 @@ def _own(job: Job, now: datetime) -> Iterator[Cause]:
         yield _key(job)
     if job.hold_until and job.hold_until > now:
         text = _("The process that ran it last may still touch it.")
-        yield Cause(text, _("It is freed by itself."), job.hold_until)
+        yield Cause(text, _("This resolves itself."), job.hold_until)
     if job.parked_at:
-        text = _("No worker so far knows the task %(task)s.") % {"task": job.task}
+        text = _("No worker knows the task %(task)s yet.") % {"task": job.task}
         yield Cause(text, _("Deploy the code that has it, or cancel the job."), job.parked_at)
     elif job.state == State.SCHEDULED and job.run_at > now:
         if job.failures:
-            text = _("It has failed and waits for its next attempt.")
+            text = _("It failed and is waiting for its next attempt.")
         else:
             text = _("It is not due yet.")
         yield Cause(text, _("“Run now” does not wait."), job.run_at)
@@ -94,14 +94,14 @@ def _workers(job: Job, now: datetime) -> Iterator[Cause]:
     alive = [row for row in stats.workers(now, None, limit=500) if row.alive]
     serving = [row for row in alive if job.queue in row.worker.queues]
     if not alive:
-        yield Cause(_("No worker lives."), _("Start one: manage.py runworker"))
+        yield Cause(_("No worker is running."), _("Start one: manage.py runworker"))
     elif not serving:
-        text = _("No living worker serves the queue %(queue)s.") % {"queue": job.queue}
+        text = _("No running worker serves the queue %(queue)s.") % {"queue": job.queue}
         remedy = _("Start one: manage.py runworker --queues %(queue)s") % {"queue": job.queue}
         yield Cause(text, remedy)
     elif all(row.worker.phase != Phase.RUNNING for row in serving):
         yield Cause(
-            _("Every worker that serves its queue is leaving."), _("Wait for the new ones.")
+            _("Every worker that serves its queue is stopping."), _("Wait for the new workers.")
         )
     elif all(row.used >= row.worker.concurrency for row in serving):
         used = sum(row.used for row in serving)
@@ -141,4 +141,4 @@ def _ahead(job: Job) -> Iterator[Cause]:
         text = ngettext("%(n)s job is ahead of it.", "%(n)s jobs are ahead of it.", count)
         yield Cause(text % {"n": number_format(count, force_grouping=True)})
     else:
-        yield Cause(_("It is next: a worker takes it within a poll."))
+        yield Cause(_("It is next; a worker will take it at the next poll."))

@@ -69,7 +69,7 @@ def word(page: Page) -> str:
     return page.locator("#status").inner_text()
 
 
-def test_an_uploaded_file_is_imported_before_ones_eyes(
+def test_the_page_follows_the_import_of_an_uploaded_file(
     tab: Page, children: Children, tmp_path: Path
 ) -> None:
     file = tmp_path / "people.csv"
@@ -96,7 +96,7 @@ def test_an_uploaded_file_is_imported_before_ones_eyes(
     expect(tab.get_by_role("heading", name="40,000 contacts")).to_be_visible()
 
 
-def test_the_cancel_button_stops_a_big_import_and_nothing_of_it_stays(tab: Page) -> None:
+def test_the_cancel_button_stops_a_big_import_and_none_of_it_is_kept(tab: Page) -> None:
     tab.goto("/")
     tab.get_by_role("button", name=re.compile("made-up")).click()
     expect(tab.locator("#sentence")).to_contain_text("importing", timeout=SOON)
@@ -114,7 +114,7 @@ def test_a_faulty_sample_is_refused_with_its_lines(tab: Page) -> None:
     expect(tab.get_by_role("row", name="502 “not an address” is not")).to_be_visible()
 
 
-def test_a_webhook_is_seen_to_fail_twice_and_then_to_arrive(tab: Page) -> None:
+def test_the_page_shows_a_webhook_that_fails_twice_and_then_succeeds(tab: Page) -> None:
     tab.goto("/webhooks/")
     tab.get_by_label("The partner").select_option(label="fails twice, then accepts")
     tab.get_by_role("button", name="Send").click()
@@ -124,7 +124,7 @@ def test_a_webhook_is_seen_to_fail_twice_and_then_to_arrive(tab: Page) -> None:
     expect(row).to_contain_text("500, 502, 200")
 
 
-def test_the_whole_way_can_be_gone_by_keyboard(tab: Page) -> None:
+def test_an_import_can_be_done_with_the_keyboard_alone(tab: Page) -> None:
     tab.goto("/")
     tab.get_by_role("button", name="Import the good file").focus()
     tab.keyboard.press("Enter")

@@ -31,7 +31,7 @@ def worker(desk: Page, tmp_path: Path) -> Iterator[Children]:
         yield started
 
 
-def test_a_running_import_moves_and_its_cancel_shows_the_outcome_without_a_reload(
+def test_a_running_imports_page_updates_and_shows_the_outcome_of_its_cancel_without_a_reload(
     desk: Page, worker: Children
 ) -> None:
     job_id = request_sample("big").job_id
@@ -53,7 +53,7 @@ def test_a_running_import_moves_and_its_cancel_shows_the_outcome_without_a_reloa
     assert Contact.objects.count() == 0  # its transaction was rolled back
 
 
-def test_a_dead_letter_is_read_fixed_retried_and_succeeds(desk: Page, worker: Children) -> None:
+def test_a_dead_letter_is_fixed_and_retried_and_succeeds(desk: Page, worker: Children) -> None:
     webhook = request_webhook("gone")
     desk.get_by_role("link", name="tasks.deliver_webhook").click()
     live = desk.locator("#jq-live")
@@ -76,9 +76,7 @@ def test_a_dead_letter_is_read_fixed_retried_and_succeeds(desk: Page, worker: Ch
     assert LogEntry.objects.get().change_message == "retry: the partner is back"
 
 
-def test_a_queue_is_paused_and_resumed_and_its_job_waits_for_that(
-    desk: Page, worker: Children
-) -> None:
+def test_a_job_waits_while_its_queue_is_paused(desk: Page, worker: Children) -> None:
     desk.get_by_role("button", name="Pause default").click()
     desk.get_by_role("button", name="Pause").click()
     expect(desk.get_by_text("paused by ann")).to_be_visible()
@@ -107,7 +105,7 @@ def test_two_thousand_dead_letters_are_retried_by_a_job_that_one_can_watch(
         for _ in range(2000)
     )
     desk.goto("/admin/jobqueue/job/?state=DEAD")
-    desk.get_by_label("all that match, on every page").check()
+    desk.get_by_label("all matching jobs, on every page").check()
     desk.get_by_role("button", name="Retry").click()
     expect(desk.get_by_text("in slices by a job of its own")).to_be_visible()
     desk.get_by_label("Reason").fill("the other side is back")
@@ -138,7 +136,7 @@ def test_a_schedule_is_made_and_run_from_its_page(desk: Page, worker: Children) 
     wait_until(lambda: Schedule.objects.get().next_run_at is not None)  # the leader's plan
 
 
-def test_the_dashboard_follows_what_happens_but_not_in_a_hidden_tab(desk: Page) -> None:
+def test_the_dashboard_refreshes_itself_but_not_in_a_hidden_tab(desk: Page) -> None:
     asked: list[str] = []
     desk.on("request", lambda request: asked.append(request.url))
     rows.job(State.DEAD, task="shop.tasks.broken")
@@ -155,7 +153,7 @@ def test_the_dashboard_follows_what_happens_but_not_in_a_hidden_tab(desk: Page) 
     assert asked
 
 
-def test_the_list_is_used_with_the_keyboard_alone(desk: Page) -> None:
+def test_the_list_can_be_used_with_the_keyboard_alone(desk: Page) -> None:
     job = rows.job(State.DEAD)
     desk.goto("/admin/jobqueue/job/?state=DEAD")
     desk.locator(f'input[name="job"][value="{job.pk}"]').focus()
@@ -168,7 +166,7 @@ def test_the_list_is_used_with_the_keyboard_alone(desk: Page) -> None:
     expect(desk.get_by_text("Retried 1 job.")).to_be_visible()
 
 
-def test_a_refresh_takes_the_keyboards_place_from_nobody(desk: Page) -> None:
+def test_a_refresh_keeps_the_keyboard_focus(desk: Page) -> None:
     job = rows.job(State.RUNNING)
     desk.reload()
     desk.get_by_role("link", name=f"#{job.pk}").focus()
@@ -208,7 +206,7 @@ def test_pages_fit_a_phone(desk: Page) -> None:
 
 
 @pytest.mark.spec("S228")
-def test_script_in_a_row_never_runs(desk: Page) -> None:
+def test_a_script_in_a_row_is_never_executed(desk: Page) -> None:
     evil = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
     job = rows.job(
         State.RUNNING, task=evil, kwargs={evil: evil}, last_error=evil, progress={"note": evil}

@@ -60,7 +60,7 @@ def test_an_interpreter_of_a_version_manager_is_found_without_its_shim(path: Pat
     assert find(path).returncode == 0
 
 
-def test_an_environments_python_gives_its_base_since_it_may_be_about_to_be_remade(
+def test_the_python_of_an_environment_is_replaced_by_its_base(
     path: Path,
 ) -> None:
     found = find(path, PYTHON=sys.executable)
@@ -68,7 +68,7 @@ def test_an_environments_python_gives_its_base_since_it_may_be_about_to_be_remad
 
 
 @pytest.mark.parametrize("unfit", ["/nonexistent/python", "/bin/true", "no-such-program"])
-def test_an_unfit_python_is_refused_in_one_sentence(path: Path, unfit: str) -> None:
+def test_an_unsuitable_python_is_refused_with_one_sentence(path: Path, unfit: str) -> None:
     program(path / "python3", f'exec "{REAL}" "$@"')
     refused = find(path, PYTHON=unfit)
     assert refused.returncode == 1

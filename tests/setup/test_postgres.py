@@ -71,7 +71,7 @@ def test_the_owner_starts_a_durable_server_and_stops_it(folder: Path) -> None:
     assert not postgres.Server(folder).is_running()
 
 
-def test_a_second_one_uses_the_owners_server_and_does_not_stop_it(
+def test_a_second_process_uses_the_owners_server_and_does_not_stop_it(
     folder: Path, owner: subprocess.Popen[str]
 ) -> None:
     with postgres.running(folder) as url:

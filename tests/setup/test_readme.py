@@ -55,7 +55,7 @@ def manage(tmp_path: Path) -> Manage:
 
 
 @pytest.mark.timeout(120)
-def test_its_lines_make_a_fresh_project_run_its_first_job(manage: Manage, tmp_path: Path) -> None:
+def test_its_commands_make_a_new_project_run_its_first_job(manage: Manage, tmp_path: Path) -> None:
     settings, tasks, view = blocks("README.md", "python")
     with new_database() as name:
         url = url_of(name)
@@ -76,4 +76,7 @@ def test_its_lines_make_a_fresh_project_run_its_first_job(manage: Manage, tmp_pa
             found = connection.execute(FOUND).fetchall()
         assert found == [("shop.tasks.send_receipt", [7], "SUCCEEDED")]
         code, said = manage("manage.py", "jobqueue", "doctor", url=url)
-        assert (code, said) == (3, "warning: No worker lives. Start one: manage.py runworker\n")
+        assert (code, said) == (
+            3,
+            "warning: No worker is running. Start one: manage.py runworker\n",
+        )

@@ -120,7 +120,7 @@ def is_alive(pid: int) -> bool:
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
 )
-def test_the_demo_stops_by_a_signal_and_leaves_no_process(
+def test_a_signal_stops_the_demo_and_no_process_remains(
     demo: subprocess.Popen[str], tmp_path: Path, number: signal.Signals
 ) -> None:
     before = children(demo)
@@ -133,7 +133,7 @@ def test_the_demo_stops_by_a_signal_and_leaves_no_process(
 
 
 @pytest.mark.timeout(120)
-def test_a_child_that_dies_ends_the_demo_with_a_sentence(
+def test_a_child_that_dies_ends_the_demo_with_a_message(
     demo: subprocess.Popen[str], tmp_path: Path
 ) -> None:
     before = children(demo)
@@ -144,7 +144,7 @@ def test_a_child_that_dies_ends_the_demo_with_a_sentence(
 
 
 @pytest.mark.timeout(120)
-def test_a_killed_demo_takes_its_children_along(demo: subprocess.Popen[str]) -> None:
+def test_the_children_of_a_killed_demo_end_too(demo: subprocess.Popen[str]) -> None:
     before = children(demo)
     demo.kill()
     wait_until(lambda: not any(is_alive(pid) for pid in before.values()), seconds=40)

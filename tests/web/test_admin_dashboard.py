@@ -46,14 +46,14 @@ def test_the_dashboard_shows_all_of_the_queue_on_one_page(operator: Client) -> N
     assert len(asked) <= 15
 
 
-def test_the_inside_asks_for_itself_again_only_when_the_script_ticks(operator: Client) -> None:
+def test_the_live_part_refreshes_only_when_the_script_asks_for_it(operator: Client) -> None:
     shown = operator.get(f"{DASHBOARD}live/", headers={"HX-Request": "true"}).content.decode()
     assert 'hx-trigger="jq-tick from:body"' in shown
     assert "<html" not in shown
 
 
 @pytest.mark.parametrize("address", ["queue/", "worker/", "worker/{worker}/"])
-def test_other_pages_refresh_their_inside_by_their_own_address(
+def test_other_pages_refresh_their_live_part_from_their_own_address(
     operator: Client, address: str
 ) -> None:
     address = f"/admin/jobqueue/{address.format(worker=rows.worker(queues=['mail']).pk)}"
@@ -65,7 +65,7 @@ def test_other_pages_refresh_their_inside_by_their_own_address(
     assert "<html" not in part
 
 
-def test_a_worker_that_has_gone_is_not_asked_for_again(operator: Client) -> None:
+def test_a_stopped_workers_page_does_not_refresh(operator: Client) -> None:
     report = {"completed": 41, "interrupted": 2, "returned": 1, "unrecorded": 0, "reason": "TERM"}
     gone = rows.worker(phase="STOPPED", stop_report=report)
     shown = operator.get(f"/admin/jobqueue/worker/{gone.pk}/").content.decode()
@@ -74,7 +74,7 @@ def test_a_worker_that_has_gone_is_not_asked_for_again(operator: Client) -> None
         assert f"<dt>{label}</dt><dd>{value}</dd>" in shown
 
 
-def test_a_queue_that_waits_for_a_worker_says_so_on_every_width(operator: Client) -> None:
+def test_a_queue_without_a_worker_says_so_on_every_screen_width(operator: Client) -> None:
     rows.worker(queues=["mail"])
     rows.job(queue="mail")
     assert "no worker serves it" not in operator.get(DASHBOARD).content.decode()
@@ -82,10 +82,10 @@ def test_a_queue_that_waits_for_a_worker_says_so_on_every_width(operator: Client
     assert operator.get(DASHBOARD).content.decode().count("no worker serves it") == 1
 
 
-def test_an_empty_queue_has_a_dashboard_too(operator: Client) -> None:
+def test_the_dashboard_of_an_empty_queue(operator: Client) -> None:
     shown = operator.get(DASHBOARD).content.decode()
     assert "No figures yet" in shown
-    assert "No worker lives" in shown
+    assert "No worker is running" in shown
     assert "No dead letters" in shown
 
 
@@ -105,7 +105,7 @@ def test_numbers_inside_addresses_and_charts_do_not_follow_the_language(
 
 
 @pytest.mark.parametrize("top", [0, 1, 3, 7, 12, 99, 100, 101, 12345])
-def test_an_axis_ends_on_a_round_number_not_below_the_largest(top: int) -> None:
+def test_an_axis_ends_on_a_round_number_at_or_above_the_largest_value(top: int) -> None:
     end = charts._nice(top)
     assert end >= top
     assert f"{end:g}".rstrip("0")[:1] in {"1", "2", "5"}
@@ -114,7 +114,7 @@ def test_an_axis_ends_on_a_round_number_not_below_the_largest(top: int) -> None:
 def test_queues_are_paused_and_resumed_from_their_page(operator: Client) -> None:
     rows.job(queue="mail")
     address = "/admin/jobqueue/queue/mail/act/pause/"
-    assert "No further job" in operator.post(address).content.decode()
+    assert "No more jobs" in operator.post(address).content.decode()
     assert not Queue.objects.exists()
     answer = operator.post(address, {"confirmed": "1", "reason": "broken"}, follow=True)
     assert "Paused mail." in answer.content.decode()
@@ -133,16 +133,16 @@ def test_a_schedules_page_previews_its_ticks_with_clock_changes_marked(
 ) -> None:
     from datetime import UTC, datetime
 
-    from jobqueue.admin import perform
+    from jobqueue.admin import schedules
 
     schedule = Schedule.objects.create(
         name="nightly", task=rows.TASK, cron="30 12 * * *", timezone="Europe/Berlin"
     )
-    monkeypatch.setattr(perform, "clock", lambda: datetime(2027, 3, 25, tzinfo=UTC))
+    monkeypatch.setattr(schedules, "database_time", lambda: datetime(2027, 3, 25, tzinfo=UTC))
     shown = operator.get(f"/admin/jobqueue/schedule/{schedule.pk}/").content.decode()
     assert "Sat 2027-03-27 12:30 CET" in shown
     assert "Sun 2027-03-28 12:30 CEST" in shown
-    assert shown.count("clocks change before it") == 1
+    assert shown.count("the clocks change before this") == 1
 
 
 def test_a_schedule_is_switched_and_run_from_its_page(operator: Client) -> None:

@@ -124,7 +124,7 @@ HIDDEN = {
 
 
 @pytest.mark.spec("S228")
-def test_html_script_and_template_text_in_every_field_are_seen_as_plain_text(
+def test_html_scripts_and_template_tags_in_any_field_are_shown_as_plain_text(
     operator: Client,
 ) -> None:
     seen = ""
@@ -145,7 +145,7 @@ def test_html_script_and_template_text_in_every_field_are_seen_as_plain_text(
 
 
 @pytest.mark.spec("S228")
-def test_what_a_form_sends_is_plain_text_in_its_answer(operator: Client) -> None:
+def test_submitted_values_are_shown_as_plain_text(operator: Client) -> None:
     everything()
     jobs = list(Job.objects.values_list("pk", flat=True))
     form = {"job": jobs, "next": EVIL, "reason": EVIL, "as_of": EVIL, "nonce": EVIL}

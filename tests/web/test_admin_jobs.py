@@ -89,7 +89,7 @@ def test_a_search_by_id_finds_the_one_job(operator: Client) -> None:
     [*({"state": state} for state in ("", *State)), {"task": rows.TASK}, {"queue": "q0"}],
     ids=lambda filters: "-".join(filters.values()) or "all",
 )
-def test_pages_go_on_where_the_last_one_ended_and_back_to_where_it_began(
+def test_the_next_page_starts_after_the_last_row_and_the_previous_one_goes_back(
     filters: dict[str, str],
 ) -> None:
     from jobqueue.admin import job_changelist
@@ -119,7 +119,7 @@ def test_pages_go_on_where_the_last_one_ended_and_back_to_where_it_began(
     assert page.previous == ""
 
 
-def test_the_lists_links_lead_on_and_back(operator: Client) -> None:
+def test_the_list_links_to_the_next_and_the_previous_page(operator: Client) -> None:
     for _ in range(120):
         rows.job(State.DEAD)
 
@@ -143,7 +143,7 @@ def test_the_lists_links_lead_on_and_back(operator: Client) -> None:
 
 
 @pytest.mark.django_db
-def test_a_filter_without_an_index_looks_at_a_window_and_offers_to_search_on(
+def test_a_filter_without_an_index_reads_a_window_and_offers_to_search_further(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from jobqueue.admin import job_changelist
@@ -160,7 +160,7 @@ def test_a_filter_without_an_index_looks_at_a_window_and_offers_to_search_on(
     assert not second.truncated
 
 
-def test_a_search_by_task_says_where_it_did_not_look(
+def test_a_search_by_task_says_what_it_did_not_search(
     operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from jobqueue.admin import job_changelist
@@ -189,7 +189,7 @@ def test_text_is_searched_in_arguments_and_errors_but_never_finds_secrets(
 
 
 @pytest.mark.spec("S228")
-def test_a_search_reveals_nothing_about_values_that_are_covered(
+def test_a_search_reveals_nothing_about_covered_values(
     operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For any text, the page's bytes are the same whether a covered secret holds it or not."""
@@ -213,7 +213,7 @@ def test_a_search_reveals_nothing_about_values_that_are_covered(
     assert "Arguments and errors of 10 jobs were searched" in pages[0]  # the last window
 
 
-def test_a_search_goes_on_through_windows_and_finds_each_match_once(
+def test_a_search_in_several_windows_finds_each_match_once(
     operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from jobqueue.admin import job_changelist
@@ -232,7 +232,7 @@ def test_a_search_goes_on_through_windows_and_finds_each_match_once(
 
 
 @pytest.mark.spec("S226", "S228")
-def test_a_jobs_page_tells_its_story(operator: Client) -> None:
+def test_a_jobs_page_shows_its_history(operator: Client) -> None:
     job = rows.job(
         State.DEAD,
         attempts=2,
@@ -247,7 +247,7 @@ def test_a_jobs_page_tells_its_story(operator: Client) -> None:
     shown = page(operator, f"{LIST}{job.pk}/")
     for text in ("attempts spent", "Attempt 1: Lost", "recorded by the leader", "ValueError"):
         assert text in shown
-    for text in ("by bob", "fixed the feed", "refused, the lease was gone", "Traceback …"):
+    for text in ("by bob", "fixed the feed", "This was refused", "Traceback …"):
         assert text in shown
     assert "41111111" not in shown
     assert "4111 1111" not in shown
@@ -297,13 +297,13 @@ def test_secrets_in_errors_tracebacks_stacks_notes_and_results_are_shown_nowhere
     assert page(operator, LIST, text="password=").count('name="job"') == 2
 
 
-def test_the_text_of_an_error_is_searched_beyond_what_the_list_shows(operator: Client) -> None:
+def test_an_error_is_searched_beyond_the_part_that_the_list_shows(operator: Client) -> None:
     rows.job(State.DEAD, last_error=f"{'e' * 2_000} needle")
     assert page(operator, LIST, text="needle").count('name="job"') == 1
 
 
 @pytest.mark.spec("S226")
-def test_where_a_job_blocked_the_event_loop_is_told_in_a_section_of_its_own(
+def test_where_a_job_blocked_the_event_loop_has_a_section_of_its_own(
     operator: Client,
 ) -> None:
     job = rows.job()
@@ -319,18 +319,20 @@ def test_where_a_job_blocked_the_event_loop_is_told_in_a_section_of_its_own(
     assert "sleepy" not in timeline
 
 
-def test_what_runs_now_stands_in_its_place_in_the_story(operator: Client) -> None:
+def test_a_running_attempt_is_in_its_place_in_the_history(operator: Client) -> None:
     start = timezone.now() - timedelta(minutes=1)
     job = rows.job(State.RUNNING, claimed_at=start, enqueued_at=start)
     JobEvent.objects.create(job=job.pk, kind="cancel", at=start - timedelta(minutes=1))
     JobEvent.objects.create(job=job.pk, kind="blocked_loop", note="It blocked\nhere")
     shown = page(operator, f"{LIST}{job.pk}/")
     story = shown[shown.index("What happened") :]
-    places = [story.index(text) for text in (">cancel<", ">runs now<", ">blocked the event loop<")]
+    places = [
+        story.index(text) for text in (">cancel<", ">running now<", ">blocked the event loop<")
+    ]
     assert places == sorted(places)
 
 
-def test_of_very_many_acts_the_newest_are_shown_and_the_page_says_so(operator: Client) -> None:
+def test_only_the_newest_of_many_actions_are_shown_and_the_page_says_so(operator: Client) -> None:
     job = rows.job()
     assert "Older acts are not shown." not in page(operator, f"{LIST}{job.pk}/")
     JobEvent.objects.bulk_create(
@@ -341,7 +343,7 @@ def test_of_very_many_acts_the_newest_are_shown_and_the_page_says_so(operator: C
     assert shown.count("act 0") + shown.count("act 1") == 100
 
 
-def test_a_jobs_page_knows_tasks_that_no_code_knows_and_ids_that_are_gone(
+def test_a_jobs_page_handles_unknown_tasks_and_deleted_ids(
     operator: Client,
 ) -> None:
     job = rows.job(task="shop.tasks.old")
@@ -351,7 +353,7 @@ def test_a_jobs_page_knows_tasks_that_no_code_knows_and_ids_that_are_gone(
 
 
 @pytest.mark.spec("S226")
-def test_large_values_are_cut_or_not_even_read(operator: Client) -> None:
+def test_large_values_are_shortened_or_not_read_at_all(operator: Client) -> None:
     import random
 
     noise = "".join(chr(random.randint(33, 0xD7FF)) for _ in range(400_000))
@@ -364,7 +366,7 @@ def test_large_values_are_cut_or_not_even_read(operator: Client) -> None:
 
 
 @pytest.mark.spec("S227")
-def test_an_act_asks_first_and_then_does_logs_and_answers(operator: Client) -> None:
+def test_an_action_asks_for_confirmation_then_runs_and_is_logged(operator: Client) -> None:
     dead, done = rows.job(State.DEAD), rows.job(State.SUCCEEDED)
     asked = act(operator, "retry", job=[dead.pk, done.pk])
     assert asked.status_code == 200
@@ -387,7 +389,7 @@ def test_an_act_asks_first_and_then_does_logs_and_answers(operator: Client) -> N
 
 @pytest.mark.spec("S227", "S228")
 @pytest.mark.parametrize("method", ["get", "head", "put", "delete", "options"])
-def test_acts_are_refused_by_any_method_but_post(operator: Client, method: str) -> None:
+def test_actions_are_refused_by_any_method_but_post(operator: Client, method: str) -> None:
     job = rows.job(State.DEAD)
     address = f"/admin/jobqueue/job/act/retry/?job={job.pk}&confirmed=1"
     assert getattr(operator, method)(address).status_code == 405
@@ -396,7 +398,7 @@ def test_acts_are_refused_by_any_method_but_post(operator: Client, method: str) 
 
 
 @pytest.mark.spec("S227")
-def test_acts_are_refused_without_a_csrf_token(operator: Client) -> None:
+def test_actions_are_refused_without_a_csrf_token(operator: Client) -> None:
     job = rows.job(State.DEAD)
     strict = Client(enforce_csrf_checks=True)
     strict.cookies = operator.cookies
@@ -429,7 +431,7 @@ def test_priority_and_queue_are_checked_by_the_form(operator: Client) -> None:
 
 
 @pytest.mark.spec("S227")
-def test_all_that_match_are_acted_on_without_ticking(operator: Client) -> None:
+def test_an_action_on_all_matching_jobs_needs_no_selection(operator: Client) -> None:
     for _ in range(60):
         rows.job(State.DEAD, queue="mail")
     rows.job(State.DEAD)
@@ -440,7 +442,7 @@ def test_all_that_match_are_acted_on_without_ticking(operator: Client) -> None:
 
 
 @pytest.mark.spec("S227")
-def test_a_cancel_by_htmx_answers_with_the_live_part(operator: Client) -> None:
+def test_a_cancel_by_htmx_returns_the_live_part(operator: Client) -> None:
     job = rows.job(State.RUNNING)
     answer = operator.post(
         "/admin/jobqueue/job/act/cancel/",
@@ -454,7 +456,7 @@ def test_a_cancel_by_htmx_answers_with_the_live_part(operator: Client) -> None:
 
 
 @pytest.mark.spec("S228")
-def test_no_act_leads_to_another_site(operator: Client) -> None:
+def test_no_action_redirects_to_another_site(operator: Client) -> None:
     job = rows.job(State.DEAD)
     for evil in ("https://evil.example/", "//evil.example/", "javascript:alert(1)"):
         answer = act(operator, "retry", job=job.pk, confirmed="1", next=evil)
@@ -468,7 +470,7 @@ def test_pages_refuse_frames_and_caches(operator: Client) -> None:
     assert "no-store" in answer["Cache-Control"]
 
 
-def test_moments_are_shown_in_the_browsers_zone(operator: Client) -> None:
+def test_times_are_shown_in_the_browsers_zone(operator: Client) -> None:
     job = rows.job(State.SCHEDULED, run_at="2027-07-01T12:00:00Z")
     operator.cookies["jobqueue_zone"] = "Europe%2FBerlin"
     shown = page(operator, f"{LIST}{job.pk}/")

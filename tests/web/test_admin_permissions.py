@@ -129,7 +129,7 @@ FORM = {
 }
 
 
-def test_every_address_and_every_act_is_in_the_tables_above() -> None:
+def test_every_url_and_every_action_is_in_the_tables_above() -> None:
     assert {*PAGES, *FORMS, *TABLES} == set(ROUTES)
     assert {(name, act) for name, table in TABLES.items() for act in table} == set(ACTS)
     assert {right.removeprefix("jobqueue.") for table in TABLES.values() for right in (
@@ -140,7 +140,7 @@ EVERYTHING = [*((name, "") for name in (*PAGES, *FORMS)), *ACTS]
 
 
 @pytest.mark.parametrize("who", ["anonymous", "customer", "inactive"])
-def test_nobody_from_outside_sees_or_does_anything(who: str, things: Things) -> None:
+def test_anonymous_users_see_and_do_nothing(who: str, things: Things) -> None:
     client = Client()
     if who != "anonymous":
         user = User.objects.create_user("eve", is_active=who != "inactive", is_superuser=True)
@@ -157,7 +157,7 @@ def test_nobody_from_outside_sees_or_does_anything(who: str, things: Things) -> 
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_each_page_wants_its_own_permission(
+def test_each_page_needs_its_own_permission(
     name: str, things: Things, staff: Callable[..., User], admin_client: Client
 ) -> None:
     permission, good = PAGES[name]
@@ -172,7 +172,7 @@ def test_each_page_wants_its_own_permission(
 
 
 @pytest.mark.parametrize(("name", "act"), [*ACTS, *((name, "") for name in FORMS)])
-def test_each_act_wants_its_own_permission_beside_the_view(
+def test_each_action_needs_its_own_permission_besides_the_view_permission(
     name: str, act: str, things: Things, staff: Callable[..., User]
 ) -> None:
     permission, state = ACTS[name, act] if act else (FORMS[name], State.READY)
@@ -213,7 +213,7 @@ def test_a_superuser_may_do_everything(
     assert snapshot() != before
 
 
-def test_the_stock_forms_are_not_there(things: Things, admin_client: Client) -> None:
+def test_djangos_own_forms_are_not_available(things: Things, admin_client: Client) -> None:
     for address in (
         "job/add/",
         f"job/{things.job}/change/",
@@ -230,7 +230,7 @@ def test_the_stock_forms_are_not_there(things: Things, admin_client: Client) -> 
     assert answer["Location"] == "/admin/jobqueue/job/?state=READY&queue=add"
 
 
-def test_who_may_only_look_is_offered_nothing(viewer: Client, things: Things) -> None:
+def test_view_permissions_alone_offer_no_actions(viewer: Client, things: Things) -> None:
     for name, (_, expected) in PAGES.items():
         answer = viewer.get(things.address(name))
         assert answer.status_code == expected
@@ -239,13 +239,13 @@ def test_who_may_only_look_is_offered_nothing(viewer: Client, things: Things) ->
             assert offer not in shown, name
 
 
-def test_an_unknown_act_is_refused(admin_client: Client, things: Things) -> None:
+def test_an_unknown_action_is_refused(admin_client: Client, things: Things) -> None:
     for name in TABLES:
         answer = admin_client.post(things.address(name, "explode"), {"confirmed": "1", "job": "1"})
         assert answer.status_code == 403
 
 
-def test_the_index_links_the_desk(admin_client: Client, things: Things) -> None:
+def test_the_admin_index_links_the_pages(admin_client: Client, things: Things) -> None:
     shown = admin_client.get("/admin/").content.decode()
     assert "/admin/jobqueue/dashboard/" in shown
     assert "/admin/jobqueue/job/" in shown

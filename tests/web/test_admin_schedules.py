@@ -33,7 +33,7 @@ def made(**fields: Any) -> Schedule:
     return Schedule.objects.create(**plan | fields)
 
 
-def test_a_schedule_is_made_and_waits_for_the_leaders_plan(operator: Client) -> None:
+def test_a_new_schedule_waits_for_the_leader_to_plan_it(operator: Client) -> None:
     assert NEW in operator.get(LIST).content.decode()
     answer = operator.post(NEW, GOOD, follow=True)
     assert "Saved nightly." in answer.content.decode()
@@ -61,10 +61,10 @@ def test_a_schedule_is_made_and_waits_for_the_leaders_plan(operator: Client) -> 
         ({"queue": "unlisted"}, "unlisted"),
         ({"priority": "101"}, "priority"),
         ({"name": "taken"}, "There is a schedule of that name."),
-        ({"args": json.dumps([redact.COVER])}, "covered values"),
+        ({"args": json.dumps([redact.COVER])}, "hidden values"),
     ],
 )
-def test_what_would_fail_at_each_tick_is_refused_with_a_sentence(
+def test_a_schedule_that_would_fail_at_every_tick_is_refused_with_a_message(
     operator: Client, changes: dict[str, str], says: str
 ) -> None:
     made(name="taken")
@@ -74,7 +74,7 @@ def test_what_would_fail_at_each_tick_is_refused_with_a_sentence(
     assert Schedule.objects.count() == 1
 
 
-def test_an_edit_changes_what_was_edited_and_nothing_that_the_leader_wrote(
+def test_an_edit_changes_only_the_edited_fields_and_nothing_that_the_leader_wrote(
     operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = made(next_run_at=timezone.now(), timezone="Europe/Berlin", priority=5)
@@ -103,7 +103,7 @@ def test_an_edit_changes_what_was_edited_and_nothing_that_the_leader_wrote(
 
 
 @pytest.mark.spec("S228")
-def test_covered_arguments_stay_what_they_are_unless_written_anew(operator: Client) -> None:
+def test_covered_arguments_are_kept_unless_they_are_entered_again(operator: Client) -> None:
     row = made(kwargs={"password": "hunter2", "n": 1})
     address = f"{LIST}{row.pk}/edit/"
     shown = operator.get(address).content.decode()
@@ -113,13 +113,13 @@ def test_covered_arguments_stay_what_they_are_unless_written_anew(operator: Clie
     row.refresh_from_db()
     assert (row.kwargs, row.priority) == ({"password": "hunter2", "n": 1}, 9)
     half = json.dumps({"password": redact.COVER, "n": 2})
-    assert "Write the covered" in operator.post(address, GOOD | {"kwargs": half}).content.decode()
+    assert "Enter the hidden" in operator.post(address, GOOD | {"kwargs": half}).content.decode()
     operator.post(address, GOOD | {"kwargs": json.dumps({"password": "new"})})
     row.refresh_from_db()
     assert row.kwargs == {"password": "new"}
 
 
-def test_a_schedule_of_the_code_is_changed_there(operator: Client) -> None:
+def test_a_schedule_declared_in_code_cannot_be_edited(operator: Client) -> None:
     row = made(origin=Schedule.Origin.CODE)
     assert "/edit/" not in operator.get(f"{LIST}{row.pk}/").content.decode()
     address = f"{LIST}{row.pk}/edit/"
@@ -127,10 +127,10 @@ def test_a_schedule_of_the_code_is_changed_there(operator: Client) -> None:
         assert answer.status_code == 403
 
 
-def test_a_schedule_is_deleted_after_a_question(operator: Client) -> None:
+def test_deleting_a_schedule_asks_for_confirmation(operator: Client) -> None:
     row = made()
     address = f"{LIST}{row.pk}/act/delete/"
-    assert "It ticks no more" in operator.post(address).content.decode()
+    assert "It will not fire" in operator.post(address).content.decode()
     assert Schedule.objects.exists()
     answer = operator.post(address, {"confirmed": "1", "reason": "obsolete"}, follow=True)
     assert "Deleted nightly." in answer.content.decode()

@@ -31,7 +31,7 @@ LOCALE = ROOT / "jobqueue" / "locale" / "de" / "LC_MESSAGES"
 
 
 @pytest.mark.django_db(transaction=True)
-def test_every_page_stands_in_unfolds_theme_too() -> None:
+def test_every_page_works_in_unfolds_theme() -> None:
     pytest.importorskip("unfold")
     User.objects.create_superuser("ann", password="ann")
     job, worker = rows.job(State.RUNNING), rows.worker()
@@ -64,7 +64,7 @@ def test_no_style_or_script_is_written_into_a_page() -> None:
         assert not re.search(r"\sstyle=|<style|\son\w+=|<script(?! src=)", text), file
 
 
-def test_the_pages_speak_german(operator: Client) -> None:
+def test_the_pages_are_shown_in_german(operator: Client) -> None:
     job = rows.job(State.DEAD)
     with translation.override("de"):
         shown = operator.get("/admin/jobqueue/job/").content.decode()
@@ -134,7 +134,7 @@ def walk(nodes: Any) -> Iterator[Any]:
             yield from walk(getattr(node, name, None) or ())
 
 
-def test_every_text_has_its_german_one_and_the_compiled_file_is_current() -> None:
+def test_every_string_is_translated_to_german_and_the_compiled_file_is_current() -> None:
     german = entries()
     marked = {*texts_of_python(), *texts_of_templates()}
     assert marked - german.keys() == set()
@@ -156,7 +156,7 @@ def test_every_text_has_its_german_one_and_the_compiled_file_is_current() -> Non
             assert set(PLACES.findall(translated[0])) == set(PLACES.findall(single))
 
 
-def test_every_word_of_the_queue_has_a_label() -> None:
+def test_every_state_outcome_phase_and_reason_has_a_label() -> None:
     assert set(labels.REASONS) == set(Reason)
     assert set(labels.PHASES) == set(Phase)
     assert {*STATE_LABELS} == {*State}

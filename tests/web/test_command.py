@@ -114,9 +114,9 @@ def test_the_doctor_names_each_ailment_with_its_remedy() -> None:
     code, text = run("doctor")
     assert code == 3
     for words in (
-        "No worker lives.",
+        "No worker is running.",
         "gone has been silent for 3",
-        "1 jobs wait in 'mail', which no living worker serves.",
+        "1 jobs wait in 'mail', which no running worker serves.",
         "'mail' is paused by ann",
         "shop.tasks.old are parked",
     ):

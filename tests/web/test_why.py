@@ -23,9 +23,9 @@ def test_what_runs_or_has_ended_needs_no_reason(state: State) -> None:
 
 def test_each_hindrance_is_named_with_its_remedy() -> None:
     job = rows.job(queue="mail")
-    assert "No worker lives." in texts(job)
+    assert "No worker is running." in texts(job)
     worker = rows.worker()
-    assert "No living worker serves the queue mail." in texts(job)
+    assert "No running worker serves the queue mail." in texts(job)
     assert "runworker --queues mail" in texts(job)
     Queue.objects.create(name="mail", paused_at=timezone.now(), paused_by="ann")
     assert "The queue mail was paused by ann." in texts(job)
@@ -38,7 +38,7 @@ def test_each_hindrance_is_named_with_its_remedy() -> None:
     assert "The one slot that serves its queue is in use." in texts(job)
     worker.phase = "DRAINING"
     worker.save()
-    assert "is leaving" in texts(job)
+    assert "is stopping" in texts(job)
 
 
 def test_jobs_ahead_are_those_that_a_worker_claims_first() -> None:
@@ -53,11 +53,13 @@ def test_jobs_ahead_are_those_that_a_worker_claims_first() -> None:
 
 def test_a_scheduled_job_says_when_it_is_due_and_a_parked_one_what_is_missing() -> None:
     assert "It is not due yet." in texts(rows.job(State.SCHEDULED))
-    assert "waits for its next attempt" in texts(rows.job(State.SCHEDULED, failures=1, attempts=1))
+    assert "waiting for its next attempt" in texts(
+        rows.job(State.SCHEDULED, failures=1, attempts=1)
+    )
     parked = rows.job(State.SCHEDULED, task="shop.tasks.old", parked_at=timezone.now())
-    assert "No worker so far knows the task shop.tasks.old." in texts(parked)
+    assert "No worker knows the task shop.tasks.old yet." in texts(parked)
     late = rows.job(State.SCHEDULED, run_at=timezone.now() - timedelta(seconds=1))
-    assert "Nobody leads" in texts(late)
+    assert "There is no leader" in texts(late)
     held = rows.job(State.SCHEDULED, hold_until=timezone.now() + timedelta(minutes=1))
     assert "may still touch it" in texts(held)
 
