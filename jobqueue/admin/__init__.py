@@ -1,5 +1,6 @@
 """The operator's desk, inside Django's admin. Pages show; verbs act."""
 
+from jobqueue.admin.bulk_orders import BulkOrderAdmin
 from jobqueue.admin.dashboard import DashboardAdmin
 from jobqueue.admin.jobs import JobAdmin
 from jobqueue.admin.queues import QueueAdmin
@@ -7,6 +8,7 @@ from jobqueue.admin.schedules import ScheduleAdmin
 from jobqueue.admin.workers import LeaderLeaseAdmin, WorkerAdmin
 
 __all__ = [
+    "BulkOrderAdmin",
     "DashboardAdmin",
     "JobAdmin",
     "LeaderLeaseAdmin",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
 
 from django import forms
 from django.utils.functional import Promise
@@ -14,7 +12,8 @@ from django.utils.translation import gettext, gettext_lazy, ngettext
 from jobqueue import operations
 from jobqueue.conf import QUEUE_NAME, QUEUE_NAME_RULE
 from jobqueue.models.job import STATE_LABELS
-from jobqueue.states import FINAL, WAITING, State
+from jobqueue.operations import BulkVerb, orders, verbs
+from jobqueue.states import State
 
 
 class ReasonForm(forms.Form):
@@ -41,65 +40,56 @@ class QueueForm(ReasonForm):
         return name
 
 
-Run = Callable[[operations.Jobs, dict[str, Any], str, datetime | None], operations.Result]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobVerb:
-    """One thing that can be done to jobs."""
+    """One thing that can be done to jobs, in an operator's words."""
 
-    name: str
-    permission: str
-    states: frozenset[State]
+    act: BulkVerb
     label: Promise
     question: Promise
     done: Callable[[int], str]
-    run: Run
     form: type[ReasonForm] = ReasonForm
     dangerous: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.act.name
+
+    @property
+    def permission(self) -> str:
+        return self.act.permission
+
+    @property
+    def states(self) -> frozenset[State]:
+        return self.act.states
 
 
 VERBS: Mapping[str, JobVerb] = {
     verb.name: verb
     for verb in (
         JobVerb(
-            name="cancel",
-            permission="jobqueue.cancel_job",
-            states=WAITING | {State.RUNNING},
+            act=verbs.VERBS["cancel"],
             label=gettext_lazy("Cancel"),
             question=gettext_lazy(
                 "Waiting jobs end at once; running ones are asked to stop and may clean up."
             ),
             done=lambda n: ngettext("Cancelled %(n)d job", "Cancelled %(n)d jobs", n) % {"n": n},
-            run=lambda jobs, data, by, as_of: operations.cancel(jobs, by=by, reason=data["reason"]),
             dangerous=True,
         ),
         JobVerb(
-            name="retry",
-            permission="jobqueue.retry_job",
-            states=frozenset({State.DEAD, State.CANCELLED}),
+            act=verbs.VERBS["retry"],
             label=gettext_lazy("Retry"),
             question=gettext_lazy("They run again with a fresh budget; their history stays."),
             done=lambda n: ngettext("Retried %(n)d job", "Retried %(n)d jobs", n) % {"n": n},
-            run=lambda jobs, data, by, as_of: operations.retry(
-                jobs, by=by, reason=data["reason"], as_of=as_of
-            ),
         ),
         JobVerb(
-            name="run-now",
-            permission="jobqueue.run_job",
-            states=frozenset({State.SCHEDULED}),
+            act=verbs.VERBS["run-now"],
             label=gettext_lazy("Run now"),
             question=gettext_lazy("Scheduled jobs become ready without waiting for their moment."),
             done=lambda n: ngettext("Made %(n)d job ready", "Made %(n)d jobs ready", n) % {"n": n},
-            run=lambda jobs, data, by, as_of: operations.run_now(
-                jobs, by=by, reason=data["reason"]
-            ),
         ),
         JobVerb(
-            name="priority",
-            permission="jobqueue.change_job",
-            states=WAITING,
+            act=verbs.VERBS["priority"],
             label=gettext_lazy("Change priority"),
             question=gettext_lazy("Waiting jobs get another priority, from -100 to 100."),
             done=lambda n: (
@@ -108,31 +98,20 @@ VERBS: Mapping[str, JobVerb] = {
                 )
                 % {"n": n}
             ),
-            run=lambda jobs, data, by, as_of: operations.reprioritise(
-                jobs, data["priority"], by=by, reason=data["reason"]
-            ),
             form=PriorityForm,
         ),
         JobVerb(
-            name="move",
-            permission="jobqueue.change_job",
-            states=WAITING,
+            act=verbs.VERBS["move"],
             label=gettext_lazy("Move to another queue"),
             question=gettext_lazy("Waiting jobs go to another queue; workers must serve it."),
             done=lambda n: ngettext("Moved %(n)d job", "Moved %(n)d jobs", n) % {"n": n},
-            run=lambda jobs, data, by, as_of: operations.move(
-                jobs, data["queue"], by=by, reason=data["reason"]
-            ),
             form=QueueForm,
         ),
         JobVerb(
-            name="delete",
-            permission="jobqueue.delete_job",
-            states=FINAL,
+            act=verbs.VERBS["delete"],
             label=gettext_lazy("Delete"),
             question=gettext_lazy("Finished jobs are deleted with their history, for good."),
             done=lambda n: ngettext("Deleted %(n)d job", "Deleted %(n)d jobs", n) % {"n": n},
-            run=lambda jobs, data, by, as_of: operations.delete(jobs, by=by, reason=data["reason"]),
             dangerous=True,
         ),
     )
@@ -168,6 +147,10 @@ def _left(word: str, count: int) -> str:
                 "%(n)d may still be touched by its old process",
                 "%(n)d may still be touched by their old processes",
                 count,
+            )
+        case orders.CANNOT:
+            text = ngettext(
+                "%(n)d was refused by the database", "%(n)d were refused by the database", count
             )
         case operations.SAME:
             text = ngettext("%(n)d was so already", "%(n)d were so already", count)

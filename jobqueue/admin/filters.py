@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from urllib.parse import urlencode
 from uuid import UUID
 
-from django.db.models import Q, QuerySet
-from django.db.models.functions import Now
+from django.db.models import TextField
+from django.db.models.functions import Cast
+from django.http import QueryDict
+from django.utils.functional import Promise
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue.conf import settings
 from jobqueue.insight import stats
-from jobqueue.models import Job
+from jobqueue.models import Worker
+from jobqueue.operations import Selection
 from jobqueue.states import State
 
 TABS = {
@@ -43,6 +47,18 @@ AGE_SECONDS = {"1h": HOUR, "1d": DAY, "7d": 7 * DAY}
 LONGEST = 200
 BIGINT_MAX = 2**63 - 1
 MOST_TASKS = 20
+MOST_WORKERS = 1_000
+# What else may stand in a list's address: where the page begins.
+PLACES = frozenset({"after", "before"})
+SHORT_ID = 8  # a worker's id as the pages print it: its last characters
+
+
+class UnreadableFilterError(ValueError):
+    """Some restriction is not understood: to leave it out would mean more jobs."""
+
+    def __init__(self, faults: list[str], readable: Filters) -> None:
+        super().__init__(" ".join(faults))
+        self.faults, self.readable = faults, readable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,21 +75,33 @@ class Filters:
     text: str = ""  # in arguments and errors
 
     @classmethod
-    def read(cls, given: Mapping[str, str]) -> Filters:
-        """Take what makes sense from an address; ignore the rest."""
-        values = {
-            field.name: given.get(field.name, "").replace("\0", "").strip()[:LONGEST]
-            for field in fields(cls)
-        }
-        if values["state"] not in TABS:
-            values["state"] = ""
-        if values["age"] not in AGES:
-            values["age"] = ""
-        try:
-            values["worker"] = str(UUID(values["worker"])) if values["worker"] else ""
-        except ValueError:
-            values["worker"] = ""
-        return cls(**values)
+    def read(cls, given: Mapping[str, str], places: frozenset[str] = frozenset()) -> Filters:
+        """Take an address, beside the names of `places`.
+
+        Raises UnreadableFilterError, which says all that is not understood.
+        """
+        names = {field.name for field in fields(cls)}
+        faults = [
+            gettext("There is no filter “%(name)s”.") % {"name": name[:LONGEST]}
+            for name in given
+            if name not in names | places
+        ]
+        values: dict[str, str] = {}
+        for name in names & set(given):
+            value = given[name].strip()
+            many = isinstance(given, QueryDict) and len(given.getlist(name)) > 1
+            if many or len(value) > LONGEST or not value.isprintable():
+                faults.append(
+                    gettext("The filter “%(name)s” is not one short text.") % {"name": name}
+                )
+            elif fault := _fault(name, value):
+                faults.append(fault)
+            else:
+                values[name] = value
+        filters = cls(**values)
+        if faults:
+            raise UnreadableFilterError(faults, filters)
+        return filters
 
     def __bool__(self) -> bool:
         return any(getattr(self, field.name) for field in fields(self))
@@ -96,11 +124,11 @@ class Filters:
 
     def tasks(self) -> list[str] | None:
         """The paths that the filter and the search leave; None for all of them."""
+        part = "" if self.job_id is not None else self.q.casefold()
         if self.task:
-            return [self.task]
-        if not self.q or self.job_id is not None:
+            return [self.task] if part in self.task.casefold() else []
+        if not part:
             return None
-        part = self.q.casefold()
         return [path for path in stats.tasks() if part in path.casefold()][:MOST_TASKS]
 
     @property
@@ -111,24 +139,75 @@ class Filters:
         side, _, span = self.age.partition("-")
         return side == "under", timedelta(seconds=AGE_SECONDS[span])
 
-    def queryset(self) -> QuerySet[Job]:
-        """Every job that matches, for verbs. Text search is not a filter: it reads a part only."""
-        jobs = Job.objects.using(settings().database)
-        if self.state == stats.RETRYING:
-            jobs = jobs.filter(state=State.SCHEDULED, failures__gt=0)
-        elif self.state:
-            jobs = jobs.filter(state=self.state)
-        for name in ("queue", "tenant", "worker"):
-            if value := getattr(self, name):
-                jobs = jobs.filter(**{name: value})
-        if (tasks := self.tasks()) is not None:
-            jobs = jobs.filter(task__in=tasks)
-        if self.job_id is not None:
-            jobs = jobs.filter(pk=self.job_id)
+    def selection(self, moment: datetime) -> Selection:
+        """Every job that matches, for verbs. Raises UnreadableFilterError for a search by text,
+        which reads a part only."""
+        if self.text:
+            fault = gettext("A search by text finds a part only: tick the jobs that you mean.")
+            raise UnreadableFilterError([fault], self)
+        newer = older = None
         if bound := self.age_bound:
-            newer, span = bound
-            way = "gte" if newer else "lt"
-            ended = Q(**{f"finished_at__{way}": Now() - span})
-            waiting = Q(finished_at__isnull=True, **{f"enqueued_at__{way}": Now() - span})
-            jobs = jobs.filter(ended | waiting)
-        return jobs
+            since = moment - bound[1]
+            newer, older = (since, None) if bound[0] else (None, since)
+        retrying = self.state == stats.RETRYING
+        return Selection(
+            state=None if retrying else self.state or None,
+            retrying=True if retrying else None,
+            queue=self.queue or None,
+            tasks=self.tasks(),
+            tenant=self.tenant or None,
+            workers=workers_of(self.worker) if self.worker else None,
+            job=self.job_id,
+            newer_than=newer,
+            older_than=older,
+        )
+
+    def words(self) -> list[tuple[Promise | str, Promise | str]]:
+        """The filter as one would say it: (what, which)."""
+        tasks = self.tasks() or []
+        named: list[tuple[Promise | str, Promise | str]] = [
+            (_("State"), TABS[self.state] if self.state else ""),
+            (_("Queue"), self.queue),
+            (_("Task"), self.task),
+            (_("Tenant"), self.tenant),
+            (_("Worker"), ", ".join(workers_of(self.worker)) if self.worker else ""),
+            (_("Age"), AGES[self.age] if self.age else ""),
+            (_("Id"), "" if self.job_id is None else str(self.job_id)),
+            (
+                _("Task contains “%(text)s”") % {"text": self.q},
+                "" if self.job_id is not None or not self.q else ", ".join(tasks) or "-",
+            ),
+        ]
+        return [(what, which) for what, which in named if which]
+
+
+def workers_of(text: str) -> list[str]:
+    """The ids of the workers that are called so: by id, by its end as the pages print it, or by
+    name, which several may have had."""
+    try:
+        return [str(UUID(text))]
+    except ValueError:
+        pass
+    rows = Worker.objects.using(settings().database)
+    named = rows.filter(name=text)
+    hostname, colon, pid = text.rpartition(":")
+    if colon and pid.isascii() and pid.isdigit() and len(pid) < 10:
+        named |= rows.filter(name="", hostname=hostname, pid=int(pid))
+    found = [str(pk) for pk in named.order_by("pk").values_list("pk", flat=True)[:MOST_WORKERS]]
+    if not found and len(text) == SHORT_ID:
+        ends = rows.annotate(text=Cast("id", TextField())).filter(text__endswith=text.lower())
+        found = [str(pk) for pk in ends.values_list("pk", flat=True)[:MOST_WORKERS]]
+    return found
+
+
+def _fault(name: str, value: str) -> str:
+    """Why this value of a filter cannot be read; empty when it can."""
+    if name == "state" and value not in TABS:
+        return gettext("There is no state “%(value)s”.") % {"value": value}
+    if name == "age" and value not in AGES:
+        return gettext("There is no age “%(value)s”.") % {"value": value}
+    if name == "worker" and value and not workers_of(value):
+        return gettext("There is no worker “%(value)s”: write its id, its end, or its name.") % {
+            "value": value
+        }
+    return ""

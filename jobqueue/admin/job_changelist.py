@@ -13,8 +13,10 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
+from django.utils import timezone
+
 from jobqueue import redact
-from jobqueue.admin.filters import Filters
+from jobqueue.admin.filters import Filters, workers_of
 from jobqueue.admin.pagination import BY_END, NEWEST, TABS, Order
 from jobqueue.conf import settings
 from jobqueue.insight import stats
@@ -101,7 +103,8 @@ class Page:
 def fetch(filters: Filters, after: str = "", before: str = "", size: int = PAGE) -> Page:
     """Return the jobs that match, in the tab's order, after one cursor or before the other."""
     if filters.job_id is not None:
-        return Page(jobs=list(filters.queryset().defer(*stats.HEAVY)[:1]))
+        by_id = filters.having(text="").selection(timezone.now()).queryset()
+        return Page(jobs=list(by_id.defer(*stats.HEAVY)[:1]))
     tasks = filters.tasks()
     final = filters.state == "" or filters.state in FINAL
     by_task = tasks is not None and final and not (filters.age and filters.state)
@@ -243,16 +246,18 @@ def _unindexed(filters: Filters, tasks: list[str] | None) -> tuple[str, dict[str
     terms = []
     if tasks is not None:
         terms.append("task = ANY(%(tasks)s)")
-    for name in ("queue", "tenant", "worker"):
+    for name in ("queue", "tenant"):
         if getattr(filters, name):
             terms.append(f"{name} = %({name})s")
+    if filters.worker:
+        terms.append("worker = ANY(%(workers)s::uuid[])")
     if filters.age and TABS[filters.state][1] is not BY_END:
         terms.append(_age("COALESCE(finished_at, enqueued_at)", filters))
     parameters: dict[str, Any] = {
         "tasks": tasks,
         "queue": filters.queue,
         "tenant": filters.tenant,
-        "worker": filters.worker or None,
+        "workers": workers_of(filters.worker) if filters.worker else None,
         "text_window": TEXT_WINDOW,
         "text_bytes": TEXT_BYTES,
         "pattern": f"%{_escaped(filters.text)}%",

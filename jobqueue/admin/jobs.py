@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from django.contrib import admin, messages
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.shortcuts import redirect
 from django.urls import URLPattern, reverse
 from django.utils.translation import gettext as _
 
-from jobqueue.admin import job_changelist, job_detail, perform
+from jobqueue.admin import bulk_orders, job_changelist, job_detail, perform
 from jobqueue.admin.actions import VERBS, JobVerb
 from jobqueue.admin.base import DeskAdmin, is_fragment, may
-from jobqueue.admin.filters import AGES, TABS, Filters
-from jobqueue.clock import database_time
+from jobqueue.admin.filters import AGES, PLACES, TABS, Filters, UnreadableFilterError
 from jobqueue.insight import stats, why
 from jobqueue.models import Job
 from jobqueue.states import State
@@ -35,9 +36,14 @@ class JobAdmin(DeskAdmin):
 
     def list_page(self, request: HttpRequest) -> HttpResponse:
         """The list: tabs, filters, one page."""
-        filters = Filters.read(request.GET)
+        try:
+            filters, faults = Filters.read(request.GET, PLACES), []
+        except UnreadableFilterError as error:
+            filters, faults = error.readable, error.faults
         after, before = (request.GET.get(name, "")[:1000] for name in ("after", "before"))
-        page = job_changelist.fetch(filters, after, before)
+        page = job_changelist.Page(jobs=[])
+        if not faults:
+            page = job_changelist.fetch(filters, after, before)
         figures = stats.figures()
         context = {
             "title": _("Jobs"),
@@ -58,11 +64,12 @@ class JobAdmin(DeskAdmin):
             "ages": [(name, label, name == filters.age) for name, label in AGES.items()],
             "tasks": stats.tasks(),
             "queues": sorted({*stats.configured_queues(), *stats.queue_names()}),
-            "verbs": self.verbs_for_list(request, filters),
+            "faults": faults,
+            "verbs": [] if faults else self.verbs_for_list(request, filters),
             "window": job_changelist.WINDOW,
             "each_waiting": job_changelist.EACH_WAITING,
         }
-        return self.render(request, "job_list.html", context)
+        return self.render(request, "job_list.html", context, status=400 if faults else 200)
 
     def verbs_for_list(self, request: HttpRequest, filters: Filters) -> list[JobVerb]:
         """What this user may do to jobs of this tab."""
@@ -108,21 +115,26 @@ class JobAdmin(DeskAdmin):
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         verb = perform.permitted(request, name)
-        choice = perform.choose(verb, request.POST)
         home = perform.back(request, reverse("admin:jobqueue_job_changelist"))
-        if not choice:
-            messages.warning(request, _("Nothing was selected."))
-            return redirect(home)
-        confirmed = "confirmed" in request.POST
-        form = verb.form(request.POST if confirmed else None)
-        if confirmed and form.is_valid():
-            return self._do(request, verb, choice, form.cleaned_data, home)
+        try:
+            moment = perform.as_of(request.POST)
+            choice = perform.choose(verb, request.POST, moment)
+            confirmed = "confirmed" in request.POST
+            form = verb.form(request.POST if confirmed else None)
+            if not choice and not (confirmed and choice.filters is not None):
+                messages.warning(request, _("Nothing was selected."))
+                return redirect(home)
+            if confirmed and form.is_valid():
+                return self._do(request, verb, choice, form.cleaned_data, home, moment)
+        except perform.RefusedError as error:
+            context = {"title": verb.label, "why": str(error), "next": home}
+            return self.render(request, "refused.html", context, status=400)
         context = {
             "title": verb.label,
             "verb": verb,
             "choice": choice,
             "form": form,
-            "as_of": perform.as_of(request.POST) or database_time(),
+            "as_of": moment,
             "next": home,
             "nonce": perform.new_nonce(),
         }
@@ -135,20 +147,10 @@ class JobAdmin(DeskAdmin):
         choice: perform.Choice,
         data: dict[str, object],
         home: str,
+        moment: datetime,
     ) -> HttpResponse:
-        moment = perform.as_of(request.POST) or database_time()
-        if not choice.complete and choice.filters is not None:
-            from jobqueue.admin import bulk_action
-
-            pk = bulk_action.submit(
-                verb=verb.name,
-                filters=choice.filters,
-                as_of=moment,
-                by=request.user.get_username(),
-                data=data,
-                nonce=request.POST.get("nonce", "")[:64],
-            )
-            return redirect("admin:jobqueue_job_change", pk)
+        if choice.selection is not None:
+            return bulk_orders.submit(request, verb, choice, data, home, moment)
         perform.act(request, verb, choice.ids, data, moment)
         if is_fragment(request) and len(choice.ids) == 1:
             story = self._story(request, choice.ids[0])

@@ -2,38 +2,45 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, cast
+from datetime import UTC, datetime
+from typing import Any, NoReturn, cast
 from uuid import uuid4
 
 from django.contrib import messages
 from django.contrib.admin.models import CHANGE, DELETION, LogEntry
 from django.contrib.admin.options import get_content_type_for_model
-from django.contrib.auth.base_user import AbstractBaseUser
 from django.contrib.auth.models import User
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import PermissionDenied, TooManyFieldsSent
 from django.db import transaction
-from django.db.models import Model, QuerySet
+from django.db.models import Model
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, QueryDict
 from django.shortcuts import redirect
 from django.utils.functional import Promise
 from django.utils.http import url_has_allowed_host_and_scheme
+from django.utils.translation import gettext
 
 from jobqueue import operations
-from jobqueue.admin import job_changelist
 from jobqueue.admin.actions import VERBS, JobVerb, ReasonForm, sentence
 from jobqueue.admin.base import DeskAdmin, may
-from jobqueue.admin.filters import BIGINT_MAX, Filters
+from jobqueue.admin.filters import BIGINT_MAX, Filters, UnreadableFilterError
+from jobqueue.clock import database_time
 from jobqueue.conf import settings
 from jobqueue.models import Job
+from jobqueue.operations import orders
+from jobqueue.operations.admin_log import log_jobs
 
-# All that match are changed at once up to here; more of them by a job of its own.
-AT_ONCE = 500
+# So many are counted before the planner's estimate has to do.
+COUNTED_AT_MOST = 500
 SAMPLE = 10
 TICKED_AT_MOST = 1_000
+NONCE = re.compile(r"[0-9a-f]{32}\Z")
+
+
+class RefusedError(ValueError):
+    """The form cannot be read as it stands: nothing is done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,12 +49,16 @@ class Choice:
 
     ids: tuple[int, ...] = ()
     filters: Filters | None = None
-    complete: bool = True  # whether `ids` is all of them
+    selection: operations.Selection | None = None
     estimate: int = 0
     sample: tuple[Job, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.ids)
+        return self.estimate > 0
+
+    @property
+    def is_exact(self) -> bool:
+        return self.selection is None or self.estimate <= COUNTED_AT_MOST
 
 
 def permitted(request: HttpRequest, name: str) -> JobVerb:
@@ -58,34 +69,45 @@ def permitted(request: HttpRequest, name: str) -> JobVerb:
     return verb
 
 
-def choose(verb: JobVerb, form: QueryDict) -> Choice:
-    """Read which jobs are meant."""
-    if form.get("scope") != "all":
-        ids = tuple(sorted({int(text) for text in form.getlist("job") if _is_id(text)}))
-        ids = ids[:TICKED_AT_MOST]
-        jobs = Job.objects.using(settings().database).filter(pk__in=ids)
-        sample = jobs.only("id", "task", "queue", "state").order_by("pk")[:SAMPLE]
-        return Choice(ids=ids, estimate=len(ids), sample=tuple(sample))
-    filters = Filters.read(QueryDict(form.get("filter", ""))).having(text="")
-    page = job_changelist.fetch(filters, size=AT_ONCE)
-    complete = not (page.next or page.search_on or page.truncated)
+def choose(verb: JobVerb, form: QueryDict, moment: datetime) -> Choice:
+    """Read which jobs are meant. Raises RefusedError: what is not understood is never left out."""
+    scopes = form.getlist("scope") or ["ticked"]
+    if len(scopes) > 1 or scopes[0] not in ("ticked", "all"):
+        raise RefusedError(gettext("The form does not say which jobs it means."))
+    if scopes[0] == "all":
+        return _all_that_match(verb, form, moment)
+    if unreadable := [text for text in form.getlist("job") if not _is_id(text)]:
+        raise RefusedError(
+            gettext("“%(value)s” is not a job's id.") % {"value": unreadable[0][:50]}
+        )
+    ids = tuple(sorted({int(text) for text in form.getlist("job")}))
+    if len(ids) > TICKED_AT_MOST:
+        raise RefusedError(gettext("At most %(n)d jobs can be ticked.") % {"n": TICKED_AT_MOST})
+    jobs = Job.objects.using(settings().database).filter(pk__in=ids)
+    sample = jobs.only("id", "task", "queue", "state").order_by("pk")[:SAMPLE]
+    return Choice(ids=ids, estimate=len(ids), sample=tuple(sample))
+
+
+def _all_that_match(verb: JobVerb, form: QueryDict, moment: datetime) -> Choice:
+    if len(form.getlist("filter")) != 1:
+        raise RefusedError(gettext("The form does not say by which filter."))
+    if "confirmed" in form and "as_of" not in form:
+        raise RefusedError(gettext("The form does not say as of when."))
+    try:
+        filters = Filters.read(QueryDict(form.get("filter", "")))
+        selection = filters.selection(moment)
+    except (UnreadableFilterError, TooManyFieldsSent) as error:
+        raise RefusedError(str(error)) from error
     return Choice(
-        ids=tuple(job.pk for job in page.jobs),
         filters=filters,
-        complete=complete,
-        estimate=len(page.jobs) if complete else max(estimate(filters.queryset()), len(page.jobs)),
-        sample=tuple(page.jobs[:SAMPLE]),
+        selection=selection,
+        estimate=orders.estimate(verb.act, selection, moment, COUNTED_AT_MOST),
+        sample=tuple(orders.sample(verb.act, selection, moment, SAMPLE)),
     )
 
 
 def _is_id(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= BIGINT_MAX
-
-
-def estimate(jobs: QuerySet[Job]) -> int:
-    """What the planner thinks; nobody counts."""
-    plan = json.loads(jobs.order_by().explain(format="json"))
-    return int(plan[0]["Plan"]["Plan Rows"])
 
 
 def act(
@@ -98,8 +120,8 @@ def act(
     """Do it and log it, in one transaction."""
     user = cast(User, request.user)
     with transaction.atomic(using=settings().database):
-        result = verb.run(jobs, data, user.get_username(), as_of)
-        log_jobs(user, result.ids, verb, data["reason"])
+        result = verb.act.run(jobs, data, user.get_username(), as_of)
+        log_jobs(user.pk, result.ids, verb.name, data["reason"])
     messages.add_message(
         request,
         messages.SUCCESS if result.changed else messages.WARNING,
@@ -108,29 +130,31 @@ def act(
     return result
 
 
-def log_jobs(user: AbstractBaseUser, ids: Iterable[int], verb: JobVerb, reason: str) -> None:
-    """One entry of Django's admin log for each job that changed."""
-    content_type = get_content_type_for_model(Job)
-    LogEntry.objects.bulk_create(
-        LogEntry(
-            user_id=user.pk,
-            content_type_id=content_type.pk,
-            object_id=str(id),
-            object_repr=f"#{id}",
-            action_flag=DELETION if verb.name == "delete" else CHANGE,
-            change_message=f"{verb.name}: {reason}" if reason else verb.name,
-        )
-        for id in ids
-    )
+def as_of(form: QueryDict) -> datetime:
+    """The moment up to which the page that holds this form knew the jobs; never one to come.
 
-
-def as_of(form: QueryDict) -> datetime | None:
-    """The moment up to which the page that holds this form knew the jobs."""
+    Raises RefusedError for what is no moment.
+    """
+    now = database_time()
+    if "as_of" not in form:
+        return now
     try:
         moment = datetime.fromisoformat(form.get("as_of", ""))
-    except ValueError:
-        return None
-    return moment if moment.tzinfo else None
+        return min(moment.astimezone(UTC), now) if moment.tzinfo else _no_moment()
+    except (ValueError, OverflowError):
+        _no_moment()
+
+
+def _no_moment() -> NoReturn:
+    raise RefusedError(gettext("The form does not say as of when."))
+
+
+def nonce(form: QueryDict) -> str:
+    """The mark of a filled form. Raises RefusedError."""
+    text = form.get("nonce", "")
+    if not NONCE.match(text):
+        raise RefusedError(gettext("The form bears no mark: open it again."))
+    return text
 
 
 def back(request: HttpRequest, otherwise: str) -> str:
@@ -149,14 +173,14 @@ def new_nonce() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Act:
-    """One button. `run` takes the thing, the actor's name and the reason; returns whether anything
-    changed, and the sentence to show."""
+    """One button. `run` takes the thing, the user and the reason; returns whether anything changed,
+    and the sentence to show."""
 
     name: str
     permission: str
     label: Promise
     question: Promise
-    run: Callable[[Any, str, str], tuple[bool, str]]
+    run: Callable[[Any, User, str], tuple[bool, str]]
     dangerous: bool = False
 
 
@@ -176,7 +200,7 @@ def perform_act(
         return desk.render(request, "confirm_act.html", context)
     user, reason = cast(User, request.user), form.cleaned_data["reason"]
     with transaction.atomic(using=settings().database):
-        changed, sentence = act.run(thing, user.get_username(), reason)
+        changed, sentence = act.run(thing, user, reason)
         if changed:
             flag = DELETION if act.name == "delete" else CHANGE
             log_object(user, thing, flag, f"{act.name}: {reason}" if reason else act.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.contrib import admin
+from django.contrib.auth.models import User
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import URLPattern, reverse
@@ -19,13 +20,13 @@ from jobqueue.insight import stats
 from jobqueue.models import Queue
 
 
-def _pause(queue: Queue, by: str, reason: str) -> tuple[bool, str]:
+def _pause(queue: Queue, by: User, reason: str) -> tuple[bool, str]:
     changed = operations.pause(queue.name, by=by, reason=reason).changed > 0
     text = _("Paused %(queue)s.") if changed else _("The queue %(queue)s was paused already.")
     return changed, text % {"queue": queue.name}
 
 
-def _resume(queue: Queue, by: str, reason: str) -> tuple[bool, str]:
+def _resume(queue: Queue, by: User, reason: str) -> tuple[bool, str]:
     changed = operations.resume(queue.name, by=by, reason=reason).changed > 0
     text = _("Resumed %(queue)s.") if changed else _("The queue %(queue)s was not paused.")
     return changed, text % {"queue": queue.name}

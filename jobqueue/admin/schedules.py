@@ -38,19 +38,19 @@ LAST_TICKS = 20
 ADD, CHANGE = "jobqueue.add_schedule", "jobqueue.change_schedule"
 
 
-def _enable(schedule: Schedule, by: str, reason: str) -> tuple[bool, str]:
+def _enable(schedule: Schedule, by: User, reason: str) -> tuple[bool, str]:
     changed = schedules.enable(schedule, by=by, reason=reason)
     text = _("Enabled %(name)s.") if changed else _("The schedule %(name)s was enabled already.")
     return changed, text % {"name": schedule.name}
 
 
-def _disable(schedule: Schedule, by: str, reason: str) -> tuple[bool, str]:
+def _disable(schedule: Schedule, by: User, reason: str) -> tuple[bool, str]:
     changed = schedules.disable(schedule, by=by, reason=reason)
     text = _("Disabled %(name)s.") if changed else _("The schedule %(name)s was disabled already.")
     return changed, text % {"name": schedule.name}
 
 
-def _delete(schedule: Schedule, by: str, reason: str) -> tuple[bool, str]:
+def _delete(schedule: Schedule, by: User, reason: str) -> tuple[bool, str]:
     deleted = schedules.delete(schedule, by=by, reason=reason)
     text = (
         _("Deleted %(name)s.") if deleted else _("The schedule %(name)s had already been deleted.")
@@ -58,7 +58,7 @@ def _delete(schedule: Schedule, by: str, reason: str) -> tuple[bool, str]:
     return deleted, text % {"name": schedule.name}
 
 
-def _run(schedule: Schedule, by: str, reason: str) -> tuple[bool, str]:
+def _run(schedule: Schedule, by: User, reason: str) -> tuple[bool, str]:
     try:
         job = schedules.run(schedule, by=by, reason=reason)
     except (UnknownTask, JobQueueError, TypeError, ValueError) as error:

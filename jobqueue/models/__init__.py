@@ -1,6 +1,7 @@
 """The tables. Web and worker meet only here."""
 
 from jobqueue.models.attempt import Attempt
+from jobqueue.models.bulk_order import BulkOrder
 from jobqueue.models.dashboard import Dashboard
 from jobqueue.models.event import JobEvent
 from jobqueue.models.job import Job
@@ -11,6 +12,7 @@ from jobqueue.models.worker import LeaderLease, Worker
 
 __all__ = [
     "Attempt",
+    "BulkOrder",
     "Dashboard",
     "Job",
     "JobEvent",

@@ -20,6 +20,8 @@ from jobqueue.operations.jobs import (
     run_now,
     tell_finished,
 )
+from jobqueue.operations.selection import Selection
+from jobqueue.operations.verbs import BulkVerb
 
 __all__ = [
     "ASKED",
@@ -27,8 +29,10 @@ __all__ = [
     "MISSING",
     "NEWER",
     "SAME",
+    "BulkVerb",
     "Jobs",
     "Result",
+    "Selection",
     "actor",
     "cancel",
     "delete",

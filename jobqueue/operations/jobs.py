@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from itertools import batched
+from itertools import batched, chain
 from typing import Any
 
 import structlog
@@ -32,6 +32,7 @@ type Jobs = One | QuerySet[Job] | Iterable[One]
 
 BATCH = 500
 KEPT_IDS = 10_000
+MIN_ID = -(2**63)
 DEADLOCK, SERIALIZATION = "40P01", "40001"
 TRIES = 5
 log = structlog.get_logger("jobqueue")
@@ -186,17 +187,30 @@ def _run(
 
 
 def _ids(jobs: Jobs) -> Iterator[int]:
-    """The ids as they are now, in order, wherever the batches lead: one snapshot of the filter."""
+    """The ids in order. A filter is asked slice by slice, along the key: no cursor stays open over
+    a commit, and what is enqueued meanwhile is not meant."""
     match jobs:
         case QuerySet() if jobs.model is Job:
             chosen: QuerySet[Job] = jobs.using(settings().database)
-            if chosen.query.is_sliced:
-                chosen = Job.objects.using(chosen.db).filter(pk__in=chosen.values_list("pk"))
-            yield from chosen.order_by("pk").values_list("pk", flat=True).iterator(BATCH)
+            if chosen.query.is_sliced or chosen.query.combinator:  # asked twice, it means others
+                yield from sorted(set(chosen.values_list("pk", flat=True)))
+            else:
+                yield from _by_key(chosen.order_by("pk"))
         case Iterable() if not isinstance(jobs, str | bytes):
             yield from sorted({_id(job) for job in jobs})
         case _:
             yield _id(jobs)
+
+
+def _by_key(chosen: QuerySet[Job]) -> Iterator[int]:
+    newest = Job.objects.using(chosen.db).order_by("-pk").values_list("pk", flat=True).first()
+    ids: list[int] = []
+    while newest is not None:
+        rest = chosen.filter(pk__gt=ids[-1] if ids else MIN_ID, pk__lte=newest)
+        ids = list(rest.values_list("pk", flat=True)[:BATCH])
+        yield from ids
+        if len(ids) < BATCH:
+            return
 
 
 def _id(job: Any) -> int:
@@ -278,8 +292,10 @@ def tell_finished(ids: Sequence[int]) -> None:
     from jobqueue.backend import JobQueueBackend
     from jobqueue.results import of_job
 
-    jobs = Job.objects.using(settings().database).filter(pk__in=ids, state__in=FINAL)
-    for job in jobs.iterator(chunk_size=50):  # each may bear a megabyte of arguments
+    jobs = Job.objects.using(settings().database).filter(state__in=FINAL)
+    for job in chain.from_iterable(  # few at a time: each may bear a megabyte of arguments
+        jobs.filter(pk__in=some) for some in batched(ids, 50, strict=False)
+    ):
         try:
             result = of_job(job, job.attempt_set.order_by("number"))
         except TaskResultDoesNotExist:

@@ -72,6 +72,7 @@ async def report(
 
 TABLES = (
     "jobqueue_attempt",
+    "jobqueue_bulkorder",
     "jobqueue_job",
     "jobqueue_jobevent",
     "jobqueue_leaderlease",

@@ -8,6 +8,7 @@ from typing import Any
 from jobqueue.conf import Settings
 from jobqueue.store.connections import Session
 from jobqueue.store.workers import Identity
+from jobqueue.worker.bulk_orders import BulkOrders
 from jobqueue.worker.claiming.claimer import Claimer
 from jobqueue.worker.execution.executor import Executor
 from jobqueue.worker.execution.stuck import StuckHandlers
@@ -88,6 +89,7 @@ class Components:
             self.listener = Listener(
                 parameters, worker, self.dispatcher, self._error_policy("listen")
             )
+        self.bulk_orders = BulkOrders(settings.effective_poll_seconds)
         self.heartbeat = Heartbeat(
             self.beating,
             identity,
@@ -97,6 +99,7 @@ class Components:
             self._error_policy("beat"),
             listener=self.listener,
             leader=self.leader,
+            bulk_orders=self.bulk_orders,
             phase=lambda: shutdown.phase,
             on_beat=on_beat,
             on_overdue=lambda: self.claimer.poll(),

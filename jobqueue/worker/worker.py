@@ -136,6 +136,7 @@ class Worker:
             start("parent", self._follow(self.options.parent))
         if self.limits.are_set:
             start("limits", self.limits.run())
+        start("bulk_orders", components.bulk_orders.run())
         start("claimer", components.claimer.run())
         log.info(
             "worker_started",
@@ -154,8 +155,9 @@ class Worker:
 
     def _begin_shutdown(self) -> None:
         """Intake stops first, everywhere, in the same moment."""
-        self.services.expect("claimer", "leader", "limits", "parent")
+        self.services.expect("claimer", "leader", "limits", "parent", "bulk_orders")
         self.components.claimer.stop()
+        self.components.bulk_orders.stop()
         if self.components.leader is not None:
             self._resigning = asyncio.create_task(self.components.leader.resign(), name="resign")
 

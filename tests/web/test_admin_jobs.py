@@ -69,7 +69,7 @@ def test_filters_narrow_the_list(operator: Client) -> None:
         ({"age": "over-1d"}, 1),
         ({"q": "old"}, 2),
         ({"q": "nothing.like.it"}, 0),
-        ({"state": "nonsense", "age": "7", "worker": "x", "after": "garbage"}, 4),
+        ({"after": "garbage"}, 4),
     ):
         assert page(operator, LIST, **filters).count('name="job"') == expected, filters
 
@@ -436,6 +436,7 @@ def test_an_action_on_all_matching_jobs_needs_no_selection(operator: Client) -> 
         rows.job(State.DEAD, queue="mail")
     rows.job(State.DEAD)
     form = {"scope": "all", "filter": "state=DEAD&queue=mail"}
+    form |= {"as_of": timezone.now().isoformat(), "nonce": uuid4().hex}
     assert "60 jobs" in act(operator, "retry", **form).content.decode()
     act(operator, "retry", **form, confirmed="1")
     assert Job.objects.filter(state=State.READY).count() == 60

@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from jobqueue.admin import queues, schedules
 from jobqueue.admin.actions import VERBS
-from jobqueue.models import Job, Queue, Schedule
+from jobqueue.models import BulkOrder, Job, Queue, Schedule
 from jobqueue.states import State
 from tests.web import rows
 from tests.web.conftest import OPERATE, SCHEDULES, VIEW
@@ -37,6 +37,8 @@ PAGES = {
     "queue_change": ("view_queue", 302),
     "schedule_changelist": ("view_schedule", 200),
     "schedule_change": ("view_schedule", 200),
+    "bulkorder_changelist": ("view_job", 200),
+    "bulkorder_change": ("view_job", 200),
 }
 # Each act, the permission that it wants beside the page's, and a state in which it has an effect.
 ACTS = {
@@ -53,6 +55,8 @@ ACTS = {
     ("schedule_act", "run"): ("run_schedule", State.READY),
     ("schedule_act", "delete"): ("delete_schedule", State.READY),
 }
+# What goes on with an order, cancels or resumes it wants the right of its verb: test_bulk_orders.
+ORDERS = {"bulkorder_drive", "bulkorder_act"}
 # Forms with a page of their own, which their POST goes to.
 FORMS = {"schedule_new": "add_schedule", "schedule_edit": "change_schedule"}
 TABLES = {
@@ -88,6 +92,7 @@ class Things:
     job: int
     worker: object
     schedule: int
+    bulkorder: int
 
     def address(self, name: str, act: str = "") -> str:
         kind, route = name.split("_")[0], ROUTES[name]
@@ -104,7 +109,10 @@ def things() -> Things:
     schedule = Schedule.objects.create(
         name="nightly", task=rows.TASK, args=[1], cron="0 3 * * *", queue="mail", enabled=True
     )
-    return Things(rows.job().pk, rows.worker().pk, schedule.pk)
+    order = BulkOrder.objects.create(
+        verb="retry", filter={}, moment=timezone.now(), nonce="1", asker_id="1", asker="ann"
+    )
+    return Things(rows.job().pk, rows.worker().pk, schedule.pk, order.pk)
 
 
 def snapshot() -> object:
@@ -130,7 +138,7 @@ FORM = {
 
 
 def test_every_url_and_every_action_is_in_the_tables_above() -> None:
-    assert {*PAGES, *FORMS, *TABLES} == set(ROUTES)
+    assert {*PAGES, *FORMS, *TABLES, *ORDERS} == set(ROUTES)
     assert {(name, act) for name, table in TABLES.items() for act in table} == set(ACTS)
     assert {right.removeprefix("jobqueue.") for table in TABLES.values() for right in (
         act.permission for act in table.values())} | set(FORMS.values()) == set(RIGHTS)  # fmt: skip

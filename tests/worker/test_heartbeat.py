@@ -16,6 +16,7 @@ from jobqueue.store import reclaims
 from jobqueue.store.connections import Session
 from jobqueue.store.error_classes import CallTimeout
 from jobqueue.store.events import Note
+from jobqueue.worker.bulk_orders import BulkOrders
 from jobqueue.worker.inflight import InFlightJobs
 from jobqueue.worker.lease.heartbeat import LEAST_SECONDS, Heartbeat
 from jobqueue.worker.lease.lease_guard import LeaseGuard
@@ -51,6 +52,7 @@ class Bench:
             ErrorPolicy("beat", OutageLog()),
             listener=None,
             leader=None,
+            bulk_orders=BulkOrders(60.0),
             phase=lambda: "RUNNING",
             on_beat=self.beaten,
             on_overdue=self.overdue,

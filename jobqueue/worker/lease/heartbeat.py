@@ -16,6 +16,7 @@ from jobqueue.conf import Settings
 from jobqueue.store import events, heartbeat, workers
 from jobqueue.store.connections import Session
 from jobqueue.store.workers import Identity
+from jobqueue.worker.bulk_orders import BulkOrders
 from jobqueue.worker.execution.executor import Executor
 from jobqueue.worker.inflight import InFlight, InFlightJobs, Stop
 from jobqueue.worker.leadership.election import Leader
@@ -47,6 +48,7 @@ class Heartbeat:
         *,
         listener: Listener | None,
         leader: Leader | None,
+        bulk_orders: BulkOrders,
         phase: Callable[[], str],
         on_beat: Callable[[], None],
         on_overdue: Callable[[], None],
@@ -54,7 +56,7 @@ class Heartbeat:
     ) -> None:
         self.session, self.identity, self.settings = session, identity, settings
         self.registry, self.executor, self.error_policy = registry, executor, error_policy
-        self.listener, self.leader = listener, leader
+        self.listener, self.leader, self.bulk_orders = listener, leader, bulk_orders
         self.phase, self.on_beat = phase, on_beat
         self.on_overdue, self.on_certified_dead = on_overdue, on_certified_dead
         self.neighbours = Neighbours(session, identity.id, settings)
@@ -130,6 +132,7 @@ class Heartbeat:
             await self.session.call(events.note, budget, notes, actor)
             for note in notes:
                 self.notes.remove(note)
+        await self.bulk_orders.look(self.session, self.settings.beat_budget_seconds)
         if self._silent:
             await self.neighbours.look(next_beat - loop_time())
 

@@ -1,0 +1,45 @@
+"""Django's admin log: one entry for each job that an act changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import structlog
+from django.apps import apps
+from django.db import router, transaction
+
+from jobqueue.conf import settings
+from jobqueue.models import Job
+
+log = structlog.get_logger("jobqueue")
+
+
+def log_jobs(user_id: Any, ids: Iterable[int], verb: str, reason: str) -> None:
+    """In the open transaction; where the log stands in another database, after the commit."""
+    if not apps.is_installed("django.contrib.admin"):
+        return
+    from django.contrib.admin.models import CHANGE, DELETION, LogEntry
+    from django.contrib.admin.options import get_content_type_for_model
+
+    chosen = list(ids)
+    alias = settings().database
+
+    def write() -> None:
+        content_type = get_content_type_for_model(Job)
+        LogEntry.objects.bulk_create(
+            LogEntry(
+                user_id=user_id,
+                content_type_id=content_type.pk,
+                object_id=str(id),
+                object_repr=f"#{id}",
+                action_flag=DELETION if verb == "delete" else CHANGE,
+                change_message=f"{verb}: {reason}" if reason else verb,
+            )
+            for id in chosen
+        )
+
+    if router.db_for_write(LogEntry) == alias:
+        write()
+    else:
+        transaction.on_commit(write, using=alias, robust=True)
