@@ -66,7 +66,7 @@ async def _run(url: str, rows: int) -> None:
 
 
 async def _look(connection: Any) -> int:
-    await due_work.look(connection, 86_400, {"SUCCEEDED": WEEK, "DEAD": 90 * 86_400})
+    await due_work.find(connection, 86_400, {"SUCCEEDED": WEEK, "DEAD": 90 * 86_400})
     return 0
 
 

@@ -189,7 +189,7 @@ def launch(options: Options, command: Sequence[str] | None = None) -> int:
             parameters,
             worker_options,
             on_start=declared.synchronise,
-            send_finished=operations.tell_finished,
+            send_finished=operations.send_task_finished,
         )
         with _frozen():
             code = worker.run()

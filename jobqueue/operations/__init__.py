@@ -18,7 +18,7 @@ from jobqueue.operations.jobs import (
     resume,
     retry,
     run_now,
-    tell_finished,
+    send_task_finished,
 )
 from jobqueue.operations.selection import Selection
 from jobqueue.operations.verbs import BulkVerb
@@ -43,5 +43,5 @@ __all__ = [
     "resume",
     "retry",
     "run_now",
-    "tell_finished",
+    "send_task_finished",
 ]

@@ -135,7 +135,7 @@ def prune(older_than: Mapping[State, float], *, by: object = None) -> Result:
             if count < BATCH:
                 break
     result = Result(verb=str(Verb.PRUNE), changed=total)
-    _say(result, actor(by))
+    _log_act(result, actor(by))
     return result
 
 
@@ -171,7 +171,7 @@ def _switch(verb: str, statement: str, parameters: dict[str, Any], message: Mess
         if changed:
             notify(message)
     result = Result(verb=verb, changed=int(changed), left={} if changed else {SAME: 1})
-    _say(result, parameters["by"], queue=parameters["queue"])
+    _log_act(result, parameters["by"], queue=parameters["queue"])
     return result
 
 
@@ -182,7 +182,7 @@ def _run(
     total = Result(verb=str(verb))
     for ids in batched(_ids(jobs), BATCH, strict=False):
         total += _again_after_deadlock(statement, verb, {**parameters, "ids": list(ids)})
-    _say(total, parameters["by"])
+    _log_act(total, parameters["by"])
     return total
 
 
@@ -245,7 +245,7 @@ def _batch(statement: str, verb: str, parameters: dict[str, Any]) -> Result:
         cursor.execute(statement, parameters)
         rows = [Row(*row) for row in cursor.fetchall()]
         changed = [row for row in rows if row.changed]
-        _announce(verb, changed)
+        _notify_workers(verb, changed)
     left = Counter(row.why for row in rows if not row.changed)
     if missing := len(parameters["ids"]) - len(rows):
         left[MISSING] += missing
@@ -270,20 +270,20 @@ class Row:
     why: str  # for one left alone: its state, or a word of this module
 
 
-def _announce(verb: str, changed: list[Row]) -> None:
-    """Tell the workers, after the commit."""
+def _notify_workers(verb: str, changed: list[Row]) -> None:
+    """Notify the workers after the commit."""
     if verb == Verb.CANCEL:
         for worker in {row.worker for row in changed if row.was == State.RUNNING}:
             notify(Cancel(str(worker)))
         if ended := [row.id for row in changed if row.was in WAITING]:
             alias = settings().database
-            connections[alias].on_commit(lambda: tell_finished(ended), robust=True)
+            connections[alias].on_commit(lambda: send_task_finished(ended), robust=True)
     elif verb in (Verb.RETRY, Verb.RUN_NOW) or verb == "move":
         for queue in {row.queue for row in changed}:
             notify(Ready(queue))
 
 
-def tell_finished(ids: Sequence[int]) -> None:
+def send_task_finished(ids: Sequence[int]) -> None:
     """Send Django's `task_finished` for jobs that ended while no worker held them: cancelled by an
     operator, or ended by the leader."""
     from django.tasks.exceptions import TaskResultDoesNotExist
@@ -303,7 +303,7 @@ def tell_finished(ids: Sequence[int]) -> None:
         signals.send(task_finished, "task_finished", JobQueueBackend, result)
 
 
-def _say(result: Result, by: str, **facts: Any) -> None:
+def _log_act(result: Result, by: str, **facts: Any) -> None:
     if result.changed:
         log.info(
             "operator_acted",

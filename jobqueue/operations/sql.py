@@ -19,14 +19,14 @@ TAIL = """, event AS (
         trim(concat_ws(' ', note, %(note)s::text))
     FROM changed
 )
-SELECT l.id, l.state, c.id IS NOT NULL, COALESCE(c.queue, l.queue), l.worker, l.why
-FROM told l LEFT JOIN changed c ON c.id = l.id
+SELECT a.id, a.state, c.id IS NOT NULL, COALESCE(c.queue, a.queue), a.worker, a.why
+FROM answer a LEFT JOIN changed c ON c.id = a.id
 """
 
 # A running job keeps its state: its worker, or whoever ends the attempt, honours the request.
 CANCEL = (
     LOCKED
-    + """, told AS (
+    + """, answer AS (
     SELECT id, state, queue, worker,
         CASE WHEN state = 'RUNNING' THEN 'ASKED' ELSE state END AS why
     FROM locked
@@ -50,7 +50,7 @@ CANCEL = (
 # `hold_until` lies ahead while the process that ran it last may still touch it.
 RETRY = (
     LOCKED
-    + """, told AS (
+    + """, answer AS (
     SELECT id, state, queue, worker, CASE
         WHEN state NOT IN ('DEAD', 'CANCELLED') THEN state
         WHEN hold_until > clock_timestamp() THEN 'HELD'
@@ -74,7 +74,7 @@ RETRY = (
 
 RUN_NOW = (
     LOCKED
-    + """, told AS (
+    + """, answer AS (
     SELECT id, state, queue, worker,
         CASE WHEN state = 'SCHEDULED' THEN 'HELD' ELSE state END AS why
     FROM locked
@@ -91,7 +91,7 @@ RUN_NOW = (
 
 REPRIORITISE = (
     LOCKED
-    + """, told AS (
+    + """, answer AS (
     SELECT id, state, queue, worker,
         CASE WHEN state IN ('SCHEDULED', 'READY', 'BLOCKED') THEN 'SAME' ELSE state END AS why
     FROM locked
@@ -107,7 +107,7 @@ REPRIORITISE = (
 
 MOVE = (
     LOCKED
-    + """, told AS (
+    + """, answer AS (
     SELECT id, state, queue, worker,
         CASE WHEN state IN ('SCHEDULED', 'READY', 'BLOCKED') THEN 'SAME' ELSE state END AS why
     FROM locked
@@ -123,7 +123,7 @@ MOVE = (
 
 DELETE = (
     LOCKED.replace("FOR NO KEY UPDATE", "FOR UPDATE")
-    + """, told AS (
+    + """, answer AS (
     SELECT id, state, queue, worker, state AS why FROM locked
 ), changed AS (
     DELETE FROM jobqueue_job j USING locked l

@@ -73,7 +73,7 @@ picked AS MATERIALIZED (
 )
 """
 
-# The same from behind a key on, without a look at what stands before it: first the rest of its
+# The same after a key, without reading what comes before it: first the rest of its
 # priority, then the lower ones. A comparison of whole rows cannot be: priorities run downward.
 ONWARD = """\
 picked AS MATERIALIZED (
@@ -107,7 +107,7 @@ picked AS MATERIALIZED (
 """
 
 # How it ends.
-TAKE = """\
+CLAIM_PICKED = """\
 UPDATE jobqueue_job SET
     state = 'RUNNING',
     reason = '',
@@ -126,8 +126,8 @@ RETURNING array_position((SELECT ids FROM picked), id), id, task, args::text,
     EXTRACT(EPOCH FROM clock_timestamp() - statement_timestamp())::double precision
 """
 COLUMNS = 21
-CLAIM = "\nWITH " + FIRST.format(limit="%(limit)s") + TAKE
-CLAIM_ONWARD = "\nWITH " + ONWARD.format(limit="%(limit)s") + TAKE
+CLAIM = "\nWITH " + FIRST.format(limit="%(limit)s") + CLAIM_PICKED
+CLAIM_ONWARD = "\nWITH " + ONWARD.format(limit="%(limit)s") + CLAIM_PICKED
 
 
 async def claim(
@@ -140,7 +140,7 @@ async def claim(
 ) -> list[Claim]:
     """Take the first ready jobs of one queue, at most one for each token; lease in seconds.
 
-    With `after` only those behind this key.
+    With `after` only those after this key.
     """
     parameters = claim_parameters(queue, worker, tokens, lease, after)
     cursor = connection.cursor(row_factory=tuple_row, binary=True)  # quicker on both sides
@@ -151,7 +151,7 @@ async def claim(
 def claim_parameters(
     queue: str, worker: UUID, tokens: Sequence[UUID], lease: float, after: Key | None
 ) -> dict[str, Any]:
-    """Return what FIRST, or behind a key ONWARD, and TAKE want."""
+    """Return what FIRST, or after a key ONWARD, and CLAIM_PICKED want."""
     parameters = {
         "queue": queue,
         "worker": worker,
@@ -163,7 +163,7 @@ def claim_parameters(
 
 
 def as_claims(rows: list[tuple[Any, ...]], tokens: Sequence[UUID]) -> list[Claim]:
-    """Read what TAKE returned, in the order of the queue."""
+    """Read what CLAIM_PICKED returned, in the order of the queue."""
     return [
         Claim._make(
             (id, tokens[place - 1], task, read_json(args), kwargs or {}, options or {}, *rest)
@@ -207,7 +207,7 @@ WHERE pid = %(pid)s AND backend_start = %(started)s AND pid <> pg_backend_pid()
 
 
 async def end_backend(connection: Connection, backend: Backend, seconds: float = 2.0) -> bool:
-    """End this server process, waiting so long; whether it is certainly gone."""
+    """End this server process, waiting this long; return whether it is certainly gone."""
     cursor = connection.cursor(row_factory=tuple_row)
     wait = int(seconds * 1000)
     await cursor.execute(

@@ -106,6 +106,6 @@ async def silent_children(
 ) -> set[int]:
     """Return those of a supervisor's children that nobody has heard of for `silence` seconds."""
     cursor = connection.cursor(row_factory=scalar_row)
-    told = {"supervisor": supervisor, "pids": list(pids), "silence": silence}
-    await cursor.execute(SILENT_CHILDREN, told)
+    parameters = {"supervisor": supervisor, "pids": list(pids), "silence": silence}
+    await cursor.execute(SILENT_CHILDREN, parameters)
     return set(await cursor.fetchall())

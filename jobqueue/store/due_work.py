@@ -1,4 +1,4 @@
-"""What there is to do for the leader, in one cheap look."""
+"""What there is to do for the leader, in one cheap query."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from psycopg.rows import class_row
 
 Connection = AsyncConnection[Any]
 
-# Every part is one probe of a partial index, so that an idle leader costs one statement a look.
+# Every part is one probe of a partial index, so that an idle leader costs one statement each time.
 # `next_due`: a held row's moment is the end of its hold; such rows stand at the index's start.
-LOOK = """
+FIND = """
 SELECT
     EXTRACT(EPOCH FROM clock_timestamp())::double precision AS now,
     EXTRACT(EPOCH FROM LEAST(
@@ -49,7 +49,7 @@ SELECT
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class DueWork:
     """What is due. Moments as seconds since the epoch, by the database's clock."""
 
     now: float
@@ -59,10 +59,10 @@ class Look:
     prune: bool
 
 
-async def look(connection: Connection, unknown: float, retention: Mapping[str, float]) -> Look:
+async def find(connection: Connection, unknown: float, retention: Mapping[str, float]) -> DueWork:
     """Say which sweeps have work, and when the next scheduled job falls due."""
-    cursor = connection.cursor(row_factory=class_row(Look))
-    await cursor.execute(LOOK, {"unknown": unknown, "retention": json.dumps(dict(retention))})
+    cursor = connection.cursor(row_factory=class_row(DueWork))
+    await cursor.execute(FIND, {"unknown": unknown, "retention": json.dumps(dict(retention))})
     answer = await cursor.fetchone()
     assert answer is not None  # noqa: S101  (a SELECT without FROM)
     return answer

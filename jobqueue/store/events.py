@@ -22,11 +22,11 @@ class Note:
 NOTE = """
 INSERT INTO jobqueue_jobevent (job, kind, actor, note)
 SELECT t.job, t.kind, %(actor)s, t.note
-FROM json_to_recordset(%(told)s::json) AS t(job bigint, kind text, note text)
+FROM json_to_recordset(%(input)s::json) AS t(job bigint, kind text, note text)
 """
 
 
 async def note(connection: AsyncConnection[Any], notes: Sequence[Note], actor: str) -> None:
     """Add these remarks."""
-    told = json.dumps([asdict(note) for note in notes])
-    await connection.execute(NOTE, {"told": told, "actor": actor})
+    rows = json.dumps([asdict(note) for note in notes])
+    await connection.execute(NOTE, {"input": rows, "actor": actor})

@@ -22,12 +22,12 @@ Connection = AsyncConnection[Any]
 # What follows is decided here, from the locked row (a snapshot could miss a cancel request), so
 # that rival writers cannot disagree.
 FINISH = """
-WITH told AS (
-    SELECT * FROM json_to_recordset(%(told)s::json) AS t(
+WITH input AS (
+    SELECT * FROM json_to_recordset(%(input)s::json) AS t(
         id bigint, token uuid, outcome text, final boolean, delay double precision,
         hold double precision, reason text, error_class text, error_message text, traceback text,
         result json, progress json)
-), mine AS MATERIALIZED (
+), locked AS MATERIALIZED (
     SELECT j.id, j.lease_token, j.claimed_at, j.attempts, j.failures, j.max_attempts,
         j.expires_at, j.cancel_requested_at
     FROM jobqueue_job j
@@ -48,8 +48,8 @@ WITH told AS (
             WHEN t.hold IS NOT NULL OR t.delay > 0 THEN 'SCHEDULED'
             ELSE 'READY'
         END AS state
-    FROM told t
-    JOIN mine j ON j.id = t.id AND j.lease_token = t.token
+    FROM input t
+    JOIN locked j ON j.id = t.id AND j.lease_token = t.token
 ), written AS (
     UPDATE jobqueue_job j SET
         state = v.state,
@@ -100,7 +100,7 @@ SELECT t.token, w.state, w.queue, w.attempts,
         SELECT FROM jobqueue_job j
         WHERE j.id = ANY(%(ids)s::bigint[]) AND j.id = t.id AND j.lease_token = t.token
     ) AS busy
-FROM told t LEFT JOIN written w ON w.token = t.token
+FROM input t LEFT JOIN written w ON w.token = t.token
 """
 
 # The driver remembers how it read a statement only up to 4,096 characters.
@@ -160,9 +160,9 @@ class Written(NamedTuple):
 def finish_parameters(worker: UUID, endings: Sequence[Ending]) -> Mapping[str, Any]:
     """Return what FINISH wants; also used by an atomic handler on its own connection."""
     tokens = [str(ending.token) for ending in endings]
-    told = (ending.as_json(token) for ending, token in zip(endings, tokens, strict=True))
+    rows = (ending.as_json(token) for ending, token in zip(endings, tokens, strict=True))
     return {
-        "told": f"[{','.join(told)}]",
+        "input": f"[{','.join(rows)}]",
         "ids": array(ending.id for ending in endings),
         "tokens": array(tokens),
         "worker": worker,
@@ -179,17 +179,17 @@ async def finish(connection: Connection, worker: UUID, endings: Sequence[Ending]
 # A token without a row: either an earlier copy of this statement landed, or the leader wrote LOST.
 # The job's state is that attempt's verdict for as long as no other attempt has begun.
 LATE = """
-WITH told AS (
+WITH input AS (
     UPDATE jobqueue_attempt a SET
         late_outcome = CASE WHEN a.outcome = 'LOST' THEN t.outcome ELSE a.late_outcome END
-    FROM json_to_recordset(%(told)s::json) AS t(token uuid, outcome text)
+    FROM json_to_recordset(%(input)s::json) AS t(token uuid, outcome text)
     WHERE a.token = ANY(%(tokens)s::uuid[]) AND a.token = t.token
     RETURNING a.token, a.outcome, a.recorded_by, a.job_id, a.number
 )
-SELECT told.token, told.outcome, told.recorded_by, (
+SELECT input.token, input.outcome, input.recorded_by, (
     SELECT j.state FROM jobqueue_job j
-    WHERE j.id = told.job_id AND j.attempts = told.number AND j.state <> 'RUNNING'
-) FROM told
+    WHERE j.id = input.job_id AND j.attempts = input.number AND j.state <> 'RUNNING'
+) FROM input
 """
 
 
@@ -207,25 +207,25 @@ class Stands:
 async def late(connection: Connection, endings: Sequence[Ending]) -> dict[UUID, Stands]:
     """Leave in the history what a refused worker wanted to write, and return what stands there
     for each token; tokens that nobody concluded are absent."""
-    told = [{"token": str(e.token), "outcome": e.outcome or ""} for e in endings]
+    rows = [{"token": str(e.token), "outcome": e.outcome or ""} for e in endings]
     cursor = connection.cursor(row_factory=args_row(Stands))
     await cursor.execute(
-        LATE, {"told": json.dumps(told), "tokens": [ending.token for ending in endings]}
+        LATE, {"input": json.dumps(rows), "tokens": [ending.token for ending in endings]}
     )
     return {row.token: row for row in await cursor.fetchall()}
 
 
 PROGRESS = """
-WITH told AS (
-    SELECT * FROM json_to_recordset(%(told)s::json) AS t(id bigint, token uuid, progress json)
-), mine AS MATERIALIZED (
+WITH input AS (
+    SELECT * FROM json_to_recordset(%(input)s::json) AS t(id bigint, token uuid, progress json)
+), locked AS MATERIALIZED (
     SELECT j.id, j.lease_token FROM jobqueue_job j
     WHERE j.id = ANY(%(ids)s::bigint[]) AND j.lease_token = ANY(%(tokens)s::uuid[])
     ORDER BY j.id
     FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE jobqueue_job j SET progress = t.progress::jsonb
-FROM told t JOIN mine m ON m.id = t.id AND m.lease_token = t.token
+FROM input t JOIN locked m ON m.id = t.id AND m.lease_token = t.token
 WHERE j.id = ANY(%(ids)s::bigint[]) AND j.id = m.id AND j.lease_token = m.lease_token
 RETURNING j.lease_token
 """
@@ -235,14 +235,14 @@ async def progress(
     connection: Connection, news: Sequence[tuple[int, UUID, str]]
 ) -> frozenset[UUID]:
     """Store the latest progress (JSON text) of these claims; return the tokens that took it."""
-    told = ",".join(
+    rows = ",".join(
         f'{{"id": {id}, "token": "{token}", "progress": {text}}}' for id, token, text in news
     )
     cursor = connection.cursor(row_factory=tuple_row)
     await cursor.execute(
         PROGRESS,
         {
-            "told": f"[{told}]",
+            "input": f"[{rows}]",
             "ids": [id for id, _, _ in news],
             "tokens": [token for _, token, _ in news],
         },

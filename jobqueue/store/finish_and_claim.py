@@ -11,10 +11,10 @@ from psycopg.rows import tuple_row
 
 from jobqueue.states import State
 from jobqueue.store.claims import (
+    CLAIM_PICKED,
     COLUMNS,
     FIRST,
     ONWARD,
-    TAKE,
     Claim,
     Key,
     as_claims,
@@ -28,7 +28,7 @@ Connection = AsyncConnection[Any]
 # What `endings.FINISH` does for a success, and no more: most outcomes are one, and nothing has to
 # be decided then. What cannot be written here (locked, or no longer ours) is left to that.
 _SUCCEED = """\
-WITH mine AS MATERIALIZED (
+WITH locked AS MATERIALIZED (
     SELECT j.id, j.lease_token, j.claimed_at, j.attempts FROM jobqueue_job j
     WHERE j.id = ANY(%(ending_ids)s::bigint[]) AND j.lease_token = ANY(%(ending_tokens)s::uuid[])
     ORDER BY j.id
@@ -46,29 +46,29 @@ WITH mine AS MATERIALIZED (
         finished_at = now(),
         worker = NULL, lease_token = NULL, lease_expires_at = NULL, claimed_at = NULL,
         not_ending_since = NULL
-    WHERE j.id = ANY(ARRAY(SELECT id FROM mine))
+    WHERE j.id = ANY(ARRAY(SELECT id FROM locked))
       AND j.lease_token = ANY(%(ending_tokens)s::uuid[])
 ), history AS (
     INSERT INTO jobqueue_attempt (token, job_id, number, worker, outcome, started_at, finished_at,
         recorded_by)
     SELECT lease_token, id, attempts + 1, %(worker)s, 'SUCCEEDED', claimed_at, now(), 'holder'
-    FROM mine
+    FROM locked
 ), """
 
 # The slots of those that could not be written stay taken.
 _LIMIT = """\
-GREATEST(%(limit)s - cardinality(%(ending_ids)s::bigint[]) + (SELECT count(*) FROM mine), 0)"""
+GREATEST(%(limit)s - cardinality(%(ending_ids)s::bigint[]) + (SELECT count(*) FROM locked), 0)"""
 
 # Beside the claims one row, with place 0, that says in the column of the arguments which were
 # written.
 _ANSWER = """\
 SELECT 0, NULL, NULL, COALESCE(
-    (SELECT json_agg(array_position(%(ending_tokens)s::uuid[], lease_token)) FROM mine), '[]'
+    (SELECT json_agg(array_position(%(ending_tokens)s::uuid[], lease_token)) FROM locked), '[]'
 )::text{nulls}
 UNION ALL
 SELECT * FROM taken
 """
-_TAKEN = f", taken AS (\n{TAKE})\n{_ANSWER.format(nulls=', NULL' * (COLUMNS - 4))}"
+_TAKEN = f", taken AS (\n{CLAIM_PICKED})\n{_ANSWER.format(nulls=', NULL' * (COLUMNS - 4))}"
 FINISH_AND_CLAIM = "\n" + _SUCCEED + FIRST.format(limit=_LIMIT) + _TAKEN
 FINISH_AND_CLAIM_ONWARD = "\n" + _SUCCEED + ONWARD.format(limit=_LIMIT) + _TAKEN
 

@@ -32,10 +32,10 @@ class Beat:
 # must not delay the neighbours.
 # The lease columns stand in no index, so a renewal is a heap-only update.
 BEAT = """
-WITH told AS (
+WITH input AS (
     SELECT * FROM json_to_recordset(%(held)s::json)
         AS t(id bigint, token uuid, not_ending double precision)
-), mine AS MATERIALIZED (
+), held AS MATERIALIZED (
     SELECT j.id, j.lease_token, j.cancel_requested_at IS NOT NULL AS cancelled
     FROM jobqueue_job j
     WHERE j.id = ANY(%(ids)s::bigint[]) AND j.lease_token = ANY(%(tokens)s::uuid[])
@@ -50,7 +50,7 @@ WITH told AS (
         not_ending_since = CASE WHEN t.not_ending IS NULL THEN j.not_ending_since
             ELSE COALESCE(j.not_ending_since,
                 clock_timestamp() - t.not_ending * interval '1 second') END
-    FROM told t
+    FROM input t
     JOIN locked l ON l.id = t.id AND l.lease_token = t.token
     WHERE j.id = ANY(%(ids)s::bigint[]) AND j.id = l.id AND j.lease_token = l.lease_token
     RETURNING j.lease_token
@@ -61,8 +61,8 @@ WITH told AS (
 )
 SELECT
     ARRAY(SELECT lease_token FROM renewed) AS renewed,
-    ARRAY(SELECT lease_token FROM mine) AS mine,
-    ARRAY(SELECT lease_token FROM mine WHERE cancelled) AS cancelled,
+    ARRAY(SELECT lease_token FROM held) AS held,
+    ARRAY(SELECT lease_token FROM held WHERE cancelled) AS cancelled,
     (SELECT died_at FROM jobqueue_worker WHERE id = %(worker)s) AS died_at,
     EXISTS (SELECT FROM jobqueue_worker WHERE id = %(worker)s) AS registered,
     (SELECT holder FROM jobqueue_leaderlease
@@ -89,7 +89,7 @@ SELECT
 
 @dataclass(frozen=True, slots=True)
 class HeldLease:
-    """What a beat says of one claim. `not_ending`: seconds since its handler was told to stop."""
+    """What a beat says of one claim. `not_ending`: seconds since its handler was asked to stop."""
 
     id: int
     token: UUID
@@ -113,12 +113,12 @@ async def beat(
     `lease` in seconds. `silence`: seconds after which a neighbour has missed its beat. A `proof`
     is sent to `channel`, where this worker's own listener hears it.
     """
-    told = [{"id": h.id, "token": str(h.token), "not_ending": h.not_ending} for h in held]
+    rows = [{"id": h.id, "token": str(h.token), "not_ending": h.not_ending} for h in held]
     cursor = connection.cursor(row_factory=tuple_row)
     await cursor.execute(
         BEAT,
         {
-            "held": json.dumps(told),
+            "held": json.dumps(rows),
             "ids": [h.id for h in held],
             "tokens": [h.token for h in held],
             "worker": worker,
@@ -132,10 +132,10 @@ async def beat(
     )
     row = await cursor.fetchone()
     assert row is not None  # noqa: S101  (a SELECT without FROM)
-    renewed, mine, cancelled, died_at, registered, leader, silent, overdue, paused, _ = row
+    renewed, still_held, cancelled, died_at, registered, leader, silent, overdue, paused, _ = row
     return Beat(
         renewed=frozenset(renewed),
-        busy=frozenset(mine) - frozenset(renewed),
+        busy=frozenset(still_held) - frozenset(renewed),
         cancelled=frozenset(cancelled),
         died_at=died_at,
         registered=registered,

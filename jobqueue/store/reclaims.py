@@ -50,10 +50,10 @@ async def lapsed(connection: Connection, limit: int, skip: Collection[int] = ())
 # The condition is looked at again on the locked row: a renewal may have come in between, and a
 # claim that a dead process had sent may have executed after its death was certified.
 RECLAIM = """
-WITH told AS (
-    SELECT * FROM json_to_recordset(%(told)s::json)
+WITH input AS (
+    SELECT * FROM json_to_recordset(%(input)s::json)
         AS t(id bigint, token uuid, delay double precision)
-), mine AS MATERIALIZED (
+), locked AS MATERIALIZED (
     SELECT j.id, j.lease_token, j.worker, j.claimed_at, j.attempts, j.failures, j.max_attempts,
         j.expires_at, j.cancel_requested_at, j.lease_expires_at <= now() AS lapsed
     FROM jobqueue_job j
@@ -73,7 +73,7 @@ WITH told AS (
             WHEN t.delay > 0 THEN 'SCHEDULED'
             ELSE 'READY'
         END AS state
-    FROM told t JOIN mine m ON m.id = t.id AND m.lease_token = t.token
+    FROM input t JOIN locked m ON m.id = t.id AND m.lease_token = t.token
 ), written AS (
     UPDATE jobqueue_job j SET
         state = v.state,
@@ -123,12 +123,12 @@ class Verdict:
 
 async def reclaim(connection: Connection, verdicts: Sequence[Verdict], actor: str) -> list[Swept]:
     """End these claims as LOST, counted, unless they were renewed or concluded meanwhile."""
-    told = [{"id": v.id, "token": str(v.token), "delay": v.delay} for v in verdicts]
+    rows = [{"id": v.id, "token": str(v.token), "delay": v.delay} for v in verdicts]
     cursor = connection.cursor(row_factory=class_row(Swept))
     await cursor.execute(
         RECLAIM,
         {
-            "told": json.dumps(told),
+            "input": json.dumps(rows),
             "ids": [v.id for v in verdicts],
             "tokens": [v.token for v in verdicts],
             "actor": actor,

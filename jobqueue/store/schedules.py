@@ -33,7 +33,7 @@ class Next:
 
 
 async def next_run(connection: Connection, skip: Collection[int] = ()) -> Next:
-    """Look when there is something to do."""
+    """Return when there is something to do."""
     cursor = connection.cursor(row_factory=class_row(Next))
     await cursor.execute(NEXT, {"skip": list(skip)})
     answer = await cursor.fetchone()
@@ -75,7 +75,7 @@ class Due:
     now: datetime
 
 
-TAKE = """
+LOCK_DUE = """
 SELECT id, name, task, args, kwargs, cron, timezone, queue, priority, catch_up, next_run_at,
     clock_timestamp() AS now
 FROM jobqueue_schedule
@@ -84,10 +84,10 @@ FOR NO KEY UPDATE SKIP LOCKED
 """
 
 
-async def take(connection: Connection, id: int) -> Due | None:
+async def lock_due(connection: Connection, id: int) -> Due | None:
     """Lock a due schedule; None when somebody else has it, or has done it."""
     cursor = connection.cursor(row_factory=class_row(Due))
-    await cursor.execute(TAKE, {"id": id})
+    await cursor.execute(LOCK_DUE, {"id": id})
     return await cursor.fetchone()
 
 

@@ -45,7 +45,7 @@ async def expirable(
 
 
 EXPIRE = """
-WITH mine AS MATERIALIZED (
+WITH locked AS MATERIALIZED (
     SELECT id, COALESCE(expires_at <= now(), false) AS expired
     FROM jobqueue_job
     WHERE id = ANY(%(ids)s::bigint[])
@@ -59,7 +59,7 @@ WITH mine AS MATERIALIZED (
         reason = CASE WHEN m.expired THEN 'expired' ELSE 'unknown task' END,
         hold_until = NULL,
         finished_at = clock_timestamp()
-    FROM mine m
+    FROM locked m
     WHERE j.id = ANY(%(ids)s::bigint[]) AND j.id = m.id
     RETURNING j.id, j.task, j.queue, j.state, j.reason, j.attempts, j.failures, j.run_at
 ), trail AS (
@@ -104,7 +104,7 @@ async def prunable(
 
 
 PRUNE = """
-WITH mine AS MATERIALIZED (
+WITH locked AS MATERIALIZED (
     SELECT ARRAY(
         SELECT id FROM jobqueue_job
         WHERE id = ANY(%(ids)s::bigint[]) AND state = %(state)s
@@ -113,9 +113,9 @@ WITH mine AS MATERIALIZED (
         FOR UPDATE SKIP LOCKED
     ) AS ids
 ), attempts AS (
-    DELETE FROM jobqueue_attempt WHERE job_id = ANY((SELECT ids FROM mine)::bigint[])
+    DELETE FROM jobqueue_attempt WHERE job_id = ANY((SELECT ids FROM locked)::bigint[])
 ), gone AS (
-    DELETE FROM jobqueue_job WHERE id = ANY((SELECT ids FROM mine)::bigint[]) RETURNING id
+    DELETE FROM jobqueue_job WHERE id = ANY((SELECT ids FROM locked)::bigint[]) RETURNING id
 )
 SELECT count(*) FROM gone
 """

@@ -205,7 +205,7 @@ def test_what_passes_by_itself_is_weather_and_nothing_else_is():
         ('socket "/x/.s.PGSQL.5432" failed: No such file or directory', False),
     ],
 )
-def test_a_refused_login_is_told_from_a_server_that_is_away(text, refused):
+def test_a_refused_login_is_no_server_that_is_away(text, refused):
     error = psycopg.OperationalError(text)
     assert (is_refused(error), is_transient(error)) == (refused, not refused)
 

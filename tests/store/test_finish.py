@@ -18,13 +18,13 @@ def ending(claim, outcome=Outcome.SUCCEEDED, **columns):
     return Ending(id=job, token=token, outcome=outcome, **columns)
 
 
-async def finish(connection, *told):
-    written = await store_finish.finish(connection, ME, told)
+async def finish(connection, *given):
+    written = await store_finish.finish(connection, ME, given)
     return {answer.token: answer for answer in written}
 
 
-async def finished(connection, told):
-    (answer,) = await store_finish.finish(connection, ME, [told])
+async def finished(connection, given):
+    (answer,) = await store_finish.finish(connection, ME, [given])
     return answer
 
 
@@ -35,8 +35,8 @@ async def running(connection, **columns):
 @pytest.mark.spec("S66", "S6")
 async def test_state_history_result_and_progress_are_written_together(connection):
     claim = await running(connection, attempts=2)
-    told = ending(claim, result='{"a": 1}', progress='{"done": 3}')
-    answer = await finished(connection, told)
+    given = ending(claim, result='{"a": 1}', progress='{"done": 3}')
+    answer = await finished(connection, given)
     assert (answer.state, answer.attempts) == ("SUCCEEDED", 3)
     row = await job_row(connection, claim[0])
     assert (row["state"], row["result"], row["progress"]) == ("SUCCEEDED", {"a": 1}, {"done": 3})
@@ -61,10 +61,10 @@ async def test_with_another_token_nothing_changes(connection, outcome):
 @pytest.mark.spec("S69", "S67")
 async def test_a_repeated_finish_is_refused_and_its_token_tells_that_it_had_landed(connection):
     claim = await running(connection)
-    told = ending(claim)
-    assert (await finished(connection, told)).state == "SUCCEEDED"
-    assert (await finished(connection, told)).refused
-    stands = (await store_finish.late(connection, [told]))[claim[1]]
+    given = ending(claim)
+    assert (await finished(connection, given)).state == "SUCCEEDED"
+    assert (await finished(connection, given)).refused
+    stands = (await store_finish.late(connection, [given]))[claim[1]]
     assert (stands.outcome, stands.recorded_by) == ("SUCCEEDED", "holder")
     assert stands.state == "SUCCEEDED"
     (attempt,) = await history(connection, claim[0])
@@ -104,7 +104,7 @@ async def test_a_locked_row_is_busy_and_holds_up_no_neighbour(connection, connec
     assert (await finished(connection, ending(locked))).state == "SUCCEEDED"
 
 
-# outcome, what is told with it, the row before, the state after, its reason, failures counted
+# outcome, what comes with it, the row before, the state after, its reason, failures counted
 VERDICTS = [
     (Outcome.SUCCEEDED, {}, {"cancel_requested_at": ago(1)}, "SUCCEEDED", "", 0),
     (Outcome.CANCELLED, {"reason": "cancelled by force"}, {}, "CANCELLED", "cancelled by force", 0),
@@ -163,12 +163,12 @@ VERDICTS = [
 
 
 @pytest.mark.spec("S71", "S77", "S78", "S79", "S115", "S121", "S122", "A12", "A25")
-@pytest.mark.parametrize(("outcome", "told", "before", "state", "reason", "counted"), VERDICTS)
+@pytest.mark.parametrize(("outcome", "given", "before", "state", "reason", "counted"), VERDICTS)
 async def test_the_verdict_follows_from_the_outcome_and_the_row(
-    connection, outcome, told, before, state, reason, counted
+    connection, outcome, given, before, state, reason, counted
 ):
     claim = await running(connection, **before)
-    answer = await finished(connection, ending(claim, outcome, **told))
+    answer = await finished(connection, ending(claim, outcome, **given))
     row = await job_row(connection, claim[0])
     assert (answer.state, row["state"], row["reason"]) == (state, state, reason)
     started = outcome is not None

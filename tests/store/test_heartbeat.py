@@ -21,7 +21,7 @@ async def seconds_left(connection, job):
 
 
 @pytest.mark.spec("S92", "S93", "S98")
-async def test_what_is_told_is_renewed_and_nothing_else_of_this_worker(connection):
+async def test_what_a_beat_names_is_renewed_and_nothing_else_of_this_worker(connection):
     me = await add_worker(connection, last_seen_at=ago(60))
     known = await add_running(connection, worker=me)
     unknown = await add_running(connection, worker=me)

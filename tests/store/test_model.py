@@ -138,8 +138,8 @@ class Store(RuleBasedStateMachine):
     def renew(self, token, stale):
         token = self.aimed(token, stale)
         job = self.some_job(token)
-        told = [heartbeat.HeldLease(job, token)]
-        beat = heartbeat.beat(self.connection, WORKERS[0], told, lease=3600.0, phase="", wake="")
+        given = [heartbeat.HeldLease(job, token)]
+        beat = heartbeat.beat(self.connection, WORKERS[0], given, lease=3600.0, phase="", wake="")
         answer = self.do(beat)
         held = self.holder(token)
         assert answer.renewed == ({token} if held else set())
@@ -162,12 +162,12 @@ class Store(RuleBasedStateMachine):
         hold = hold if outcome is Outcome.INTERRUPTED else None
         delay = delay if outcome in (*FAILURES, Outcome.SNOOZED, None) else 0.0
         job = self.some_job(token)
-        told = Ending(id=job, token=token, outcome=outcome, final=final, delay=delay, hold=hold)
-        (answer,) = self.do(store_finish.finish(self.connection, WORKERS[0], [told]))
+        given = Ending(id=job, token=token, outcome=outcome, final=final, delay=delay, hold=hold)
+        (answer,) = self.do(store_finish.finish(self.connection, WORKERS[0], [given]))
         held = self.holder(token)
         if held is None:
             assert answer.refused
-            self.late(told)
+            self.late(given)
             return
         expected = self.model[held]
         state = self.verdict(expected, outcome, final, delay, hold)
@@ -194,12 +194,12 @@ class Store(RuleBasedStateMachine):
             return State.DEAD
         return State.SCHEDULED if hold or delay else State.READY
 
-    def late(self, told):
+    def late(self, given):
         """A refused write leaves its wish beside LOST, and finds itself where it had landed."""
-        history = self.do(store_finish.late(self.connection, [told]))
+        history = self.do(store_finish.late(self.connection, [given]))
         stands = {t: o for e in self.model.values() for t, o in e.history.items()}
         assert {t: row.outcome for t, row in history.items()} == {
-            t: o for t, o in stands.items() if t == told.token
+            t: o for t, o in stands.items() if t == given.token
         }
 
     @rule(token=tokens, stale=RARELY)

@@ -169,12 +169,12 @@ def test_what_selects_rows_is_compared_with_a_time_that_stands_still(module):
 
 @pytest.mark.spec("S5", "S4")
 def test_no_statement_is_given_a_moment_by_the_process():
-    told = {
+    moments = {
         name: sorted(set(PARAMETER.findall(text)) & {"now", "at", "started_at", "finished_at"})
         for name, text in STATEMENTS.items()
         if name.split(".")[0] != "schedules"  # a tick is a moment of the calendar
     }
-    assert not {name: words for name, words in told.items() if words}
+    assert not {name: words for name, words in moments.items() if words}
 
 
 @pytest.mark.spec("S92", "S201", "A1")
@@ -199,7 +199,7 @@ def test_an_exchange_writes_only_rows_that_it_has_locked_by_id_and_token(name):
     assert "j.id = ANY(%(ending_ids)s" in locked
     assert "j.lease_token = ANY(%(ending_tokens)s" in locked
     condition = written.partition("UPDATE jobqueue_job j SET")[2].partition("), history")[0]
-    assert "j.id = ANY(ARRAY(SELECT id FROM mine))" in condition
+    assert "j.id = ANY(ARRAY(SELECT id FROM locked))" in condition
     assert "j.lease_token = ANY(%(ending_tokens)s" in condition
 
 

@@ -356,18 +356,18 @@ async def test_the_look_of_an_idle_queue_finds_nothing_to_do(connection):
     await add_running(connection, lease=ahead(30), expires_at=ahead(1))
     await add_job(connection, state="SUCCEEDED", finished_at=ago(1))
     await add_job(connection)
-    look = await due_work.look(connection, 60, RETENTION)
+    look = await due_work.find(connection, 60, RETENTION)
     assert (look.next_due, look.reclaim, look.expire, look.prune) == (None, False, False, False)
 
 
 async def test_the_look_finds_each_kind_of_work(connection):
     await add_running(connection)
-    assert (await due_work.look(connection, 60, RETENTION)).reclaim
+    assert (await due_work.find(connection, 60, RETENTION)).reclaim
     await add_job(connection, expires_at=ago(1))
-    assert (await due_work.look(connection, 60, RETENTION)).expire
+    assert (await due_work.find(connection, 60, RETENTION)).expire
     await add_job(connection, state="SUCCEEDED", finished_at=ago(61))
-    assert (await due_work.look(connection, 60, RETENTION)).prune
+    assert (await due_work.find(connection, 60, RETENTION)).prune
     await add_job(connection, state="SCHEDULED", run_at=ahead(20))
-    look = await due_work.look(connection, 60, RETENTION)
+    look = await due_work.find(connection, 60, RETENTION)
     assert look.next_due is not None
     assert 15 < look.next_due - look.now <= 20

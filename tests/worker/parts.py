@@ -74,7 +74,7 @@ def working(settings=SHORT, **options):
         conf.connection_parameters(),
         WorkerOptions(signals=False, **options),
         on_start=lambda: None,
-        send_finished=operations.tell_finished,
+        send_finished=operations.send_task_finished,
     )
     codes = []
     thread = threading.Thread(target=lambda: codes.append(worker.run()), name="worker-under-test")

@@ -90,7 +90,7 @@ class CronSteps:
         taken: list[schedules.Due] = []
 
         async def fire(connection: AsyncConnection[Any]) -> set[str]:
-            schedule = await schedules.take(connection, id)
+            schedule = await schedules.lock_due(connection, id)
             if schedule is None:
                 return set()
             taken.append(schedule)

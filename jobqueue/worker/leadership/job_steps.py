@@ -78,7 +78,7 @@ class JobSteps:
     async def look(self, limit: int) -> bool:
         """See what there is to do."""
         unknown = self.settings.unknown_task_seconds
-        answer = await self.session.call(due_work.look, CALL_SECONDS, unknown, self.retention)
+        answer = await self.session.call(due_work.find, CALL_SECONDS, unknown, self.retention)
         now = loop_time()
         self._epoch = answer.now - now
         if answer.next_due is not None:
