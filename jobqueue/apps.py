@@ -5,15 +5,14 @@ from django.utils.translation import gettext_lazy as _
 
 
 class JobQueueConfig(AppConfig):
-    """Registers the system checks and the router, and sets up the logs."""
+    """Registers the system checks and the router. A reusable app sets up no logs for its host."""
 
     name = "jobqueue"
     verbose_name = _("Job queue")
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from jobqueue import checks, logs, routers
+        from jobqueue import checks, routers
 
-        logs.configure()
         routers.install()
         checks.register_all()

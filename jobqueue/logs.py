@@ -1,124 +1,307 @@
-"""structlog as this app sets it up: JSON lines, or readable ones on a terminal, to stderr."""
+"""Events: through the standard library's logger `jobqueue`, with their fields as `extra`.
+
+structlog makes them, by processors of our own: how the project has configured structlog is neither
+read nor changed. In a worker a thread delivers them, so that no handler or filter of the project
+runs on the loop: see `delivering`.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import json
+import contextvars
 import logging
+import os
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from queue import Empty, Full, Queue
+from types import FrameType
 from typing import Any
 
 import structlog
-from structlog.typing import EventDict, Processor, WrappedLogger
+
+from jobqueue.log_output import Output, text_of, together
+
+MOST_WAITING = 10_000
+# Frames between an event and `_deliver`: the logger's method, its `_say`, structlog's processing.
+CALLER = 4
+LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+    "critical": logging.CRITICAL,
+}
+# What a LogRecord owns: a field of such a name gets the suffix `_`.
+OWNED = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime"})
+Fields = dict[str, Any]
+stdlib = logging.getLogger("jobqueue")
 
 
-def configure(level: int = logging.INFO, *, force: bool = False) -> None:
-    """Set structlog up, unless the project has done so itself. Called when Django starts."""
-    if structlog.is_configured() and not force:
-        return
-    terminal = sys.stderr is not None and sys.stderr.isatty()
-    structlog.configure(
-        processors=[*_SHARED, _readable() if terminal else _as_json],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=_StderrFactory(),
-        cache_logger_on_first_use=True,
-    )
+class EventLogger(structlog.BoundLoggerBase):
+    """An event has a name and fields. A level that nobody listens to costs next to nothing, and
+    nothing that goes wrong here reaches the caller."""
+
+    def debug(self, event: str, **fields: Any) -> None:
+        self._say("debug", event, fields)
+
+    def info(self, event: str, **fields: Any) -> None:
+        self._say("info", event, fields)
+
+    def warning(self, event: str, **fields: Any) -> None:
+        self._say("warning", event, fields)
+
+    def error(self, event: str, **fields: Any) -> None:
+        self._say("error", event, fields)
+
+    def critical(self, event: str, **fields: Any) -> None:
+        self._say("critical", event, fields)
+
+    def exception(self, event: str, **fields: Any) -> None:
+        """An error, with the traceback of the exception that is being handled."""
+        self._say("error", event, {"exc_info": True, **fields})
+
+    def is_enabled_for(self, level: int) -> bool:
+        return bool(stdlib.isEnabledFor(level))
+
+    def _say(self, level: str, event: str, fields: Fields) -> None:
+        if stdlib.isEnabledFor(LEVELS[level]):
+            with contextlib.suppress(Exception):
+                self._process_event(level, event, fields)
 
 
-def contained(processor: Processor, key: str | None = None) -> Processor:
-    """Skip a processor that fails: logging never breaks the work. And one that has nothing to do
-    with an event without this key."""
-
-    def guarded(logger: WrappedLogger, method: str, event: EventDict) -> Any:
-        if key is not None and key not in event:
-            return event
-        try:
-            return processor(logger, method, event)
-        except structlog.DropEvent:
-            raise
-        except Exception:
-            return event
-
-    return guarded
-
-
-def _readable() -> Processor:
-    render = structlog.dev.ConsoleRenderer()
-
-    def readable(logger: WrappedLogger, method: str, event: EventDict) -> str:
-        try:
-            return str(render(logger, method, dict(event)))
-        except Exception:  # a value without a text of its own
-            return _as_json(logger, method, event)
-
-    return readable
-
-
-def _as_json(logger: WrappedLogger, method: str, event: EventDict) -> str:
-    try:
-        return _encode(event)
-    except Exception:
-        return json.dumps({"event": str(event.get("event")), "level": method, "unprintable": True})
-
-
-def _text(value: Any) -> str:
-    try:
-        return str(value)
-    except Exception:
-        return f"<{type(value).__name__}>"
-
-
-_encode = json.JSONEncoder(default=_text).encode
-
-
-class _StderrLogger:
-    """Writes a whole line at once; a broken stderr is nobody's problem."""
-
-    def msg(self, message: str) -> None:
-        if _waiting.lines is not None:
-            _waiting.lines.append(message)
+def _deliver(logger: Any, level: str, fields: Any) -> str:
+    """The last processor: to our own output, to whoever else listens, or both."""
+    if "exc_info" in fields:
+        fields["exc_info"] = _exc_info(fields["exc_info"])
+    if _output is not None:
+        _output.write(level, fields)
+    if _output is None or _others_listen():
+        made = Made(level, fields, sys._getframe(CALLER))
+        if _delivery is None:
+            made.handle()
         else:
-            _write(message)
-
-    debug = info = warning = error = critical = exception = fatal = log = msg
-
-
-class _Waiting(threading.local):
-    lines: list[str] | None = None
+            _delivery.put(made.handle)
+    return ""
 
 
-_waiting = _Waiting()
+# Emptied and filled again by tests that look at the events themselves.
+PROCESSORS: list[Any] = [structlog.contextvars.merge_contextvars, _deliver]
+
+
+def get_logger() -> EventLogger:
+    """Return the logger of this app's modules."""
+    logger: EventLogger = structlog.wrap_logger(
+        stdlib,
+        processors=PROCESSORS,
+        wrapper_class=EventLogger,
+        context_class=dict,
+        cache_logger_on_first_use=True,
+    ).bind()
+    return logger
+
+
+class Made:
+    """One event as it was when it was made; the record itself, which may run code of the project,
+    is made by whoever delivers it."""
+
+    __slots__ = ("exc_info", "fields", "level", "line", "name", "path", "thread", "time", "where")
+
+    def __init__(self, level: str, fields: Fields, frame: FrameType) -> None:
+        self.level, self.fields = LEVELS[level], fields
+        self.name, self.exc_info = fields.pop("event"), fields.pop("exc_info", None)
+        code = frame.f_code
+        self.path, self.line, self.where = code.co_filename, frame.f_lineno, code.co_name
+        self.time, self.thread = time.time(), threading.current_thread()
+
+    def handle(self) -> None:
+        """Hand the record to the handlers."""
+        record = stdlib.makeRecord(
+            stdlib.name,
+            self.level,
+            self.path,
+            self.line,
+            self.name,
+            (),
+            self.exc_info,
+            self.where,
+        )
+        late = record.created - self.time
+        record.created, record.msecs = self.time, float(int(self.time % 1 * 1000))
+        record.relativeCreated -= late * 1000
+        record.thread, record.threadName = self.thread.ident, self.thread.name
+        for name, value in self.fields.items():
+            setattr(record, f"{name}_" if name in OWNED else name, value)
+        record.event_fields = self.fields
+        stdlib.handle(record)
+
+
+log = get_logger()
+
+
+def _exc_info(given: Any) -> Any:
+    if isinstance(given, BaseException):
+        return type(given), given, given.__traceback__
+    found = given if isinstance(given, tuple) else sys.exc_info() if given else None
+    return found if found and found[0] is not None else None
+
+
+class Formatter(logging.Formatter):
+    """For a project's LOGGING: the project's own format, and behind it the fields of an event."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        fields = getattr(record, "event_fields", {})
+        shown = [f"{name}={text_of(value)}" for name, value in fields.items()]
+        return " ".join([super().formatMessage(record), *shown])
+
+
+# Our own output, where the project has set up none.
+
+_output: Output | None = None
+
+
+def set_up(style: str | None = None, *, debug: bool = False) -> None:
+    """For a process that is ours, once Django has set up what the project wants. Where neither the
+    logger `jobqueue` nor the root has a handler, the events go to stderr, as JSON or text."""
+    global _output
+    if _are_handled():
+        if style is not None:
+            log.warning("log_format_unused", format=style)
+    else:
+        _output = Output(style)
+        if stdlib.level == logging.NOTSET:
+            stdlib.setLevel(logging.INFO)
+    if debug:
+        stdlib.setLevel(logging.DEBUG)
+
+
+def _are_handled() -> bool:
+    """Whether a handler would get an event."""
+    return bool(stdlib.handlers or (stdlib.propagate and stdlib.root.handlers))
+
+
+def _others_listen() -> bool:
+    """Beside our own output: handlers that came later, or a library that has put itself between a
+    logger and its handlers, as Sentry's does."""
+    return _are_handled() or type(stdlib).callHandlers.__code__.co_filename != _LOGGING_FILE
+
+
+_LOGGING_FILE = logging.Handler.handle.__code__.co_filename
+
+
+# The thread that delivers.
+
+
+class Delivery:
+    """Takes calls from any thread, never waits, and makes them in one thread of its own, each in
+    the context in which it was given."""
+
+    def __init__(self) -> None:
+        self._calls: Queue[tuple[contextvars.Context, Callable[[], object]] | None] = Queue(
+            MOST_WAITING
+        )
+        self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
+        self.dropped = self._dropped_told = 0
+        self.is_stuck = False  # a handler kept the thread beyond the end
+
+    def put(self, call: Callable[[], object]) -> None:
+        """Have this called soon; dropped and counted when far too many wait."""
+        try:
+            self._calls.put_nowait((contextvars.copy_context(), call))
+        except Full:
+            self.dropped += 1
+        if self._thread is None:
+            self._start()
+
+    def _start(self) -> None:
+        with self._starting:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="logs", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        while (item := self._calls.get()) is not None:
+            context, call = item
+            with contextlib.suppress(BaseException):  # also a handler that raises SystemExit
+                context.run(call)
+            del item, context, call
+            if self.dropped > self._dropped_told:
+                self._tell_dropped()
+
+    def _tell_dropped(self) -> None:
+        number, self._dropped_told = self.dropped - self._dropped_told, self.dropped
+        log.warning("log_records_dropped", number=number)
+
+    def flush(self, seconds: float) -> bool:
+        """Wait until all that was put so far is delivered; whether it is."""
+        if self._thread is None or not self._thread.is_alive():
+            return True
+        end, done = time.monotonic() + seconds, threading.Event()
+        try:
+            self._calls.put((contextvars.Context(), done.set), timeout=max(seconds, 0))
+        except Full:
+            return False
+        return done.wait(max(end - time.monotonic(), 0))
+
+    def close(self, seconds: float) -> bool:
+        """The same, and let the thread end. What still waits then is dropped and counted."""
+        self.is_stuck = not self.flush(seconds)
+        if self.is_stuck:
+            with contextlib.suppress(Empty):
+                while True:
+                    self._calls.get_nowait()
+                    self.dropped += 1
+        self._calls.put(None)
+        return not self.is_stuck
+
+
+_delivery: Delivery | None = None
+_users: list[Delivery] = []
+_lock = threading.Lock()
 
 
 @contextlib.contextmanager
-def together() -> Iterator[None]:
-    """Write the lines of this block at its end, in one go: for many events of one moment."""
-    lines: list[str] = []
-    _waiting.lines = lines
+def delivering(seconds: Callable[[], float]) -> Iterator[Delivery]:
+    """Have events delivered by a thread while the block runs. At its end all are delivered, for at
+    most so many seconds: a handler that hangs keeps nobody."""
+    global _delivery
+    with _lock:
+        if _delivery is None:
+            _delivery = Delivery()
+        delivery = _delivery
+        _users.append(delivery)
     try:
-        yield
+        yield delivery
     finally:
-        _waiting.lines = None
-        if lines:
-            _write("\n".join(lines))
+        with _lock:
+            _users.remove(delivery)
+            if not _users:
+                _delivery = None
+        if not _users:
+            delivery.close(seconds())
 
 
-def _write(text: str) -> None:
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        sys.stderr.write(text + "\n")
+def apart(call: Callable[..., object], *args: Any) -> None:
+    """Make a call that ends in the project's handlers: by the thread, where one delivers."""
+    if _delivery is None:
+        call(*args)
+    else:
+        _delivery.put(lambda: call(*args))
 
 
-class _StderrFactory:
-    def __call__(self, *args: Any) -> _StderrLogger:
-        return _StderrLogger()
+def flush(seconds: float) -> bool:
+    """Before a hard exit: deliver what waits, for so long at most."""
+    return _delivery is None or _delivery.flush(seconds)
 
 
-_SHARED: list[Processor] = [
-    structlog.contextvars.merge_contextvars,
-    contained(structlog.processors.add_log_level),
-    contained(structlog.processors.StackInfoRenderer(), "stack_info"),
-    contained(structlog.processors.TimeStamper(fmt="iso", utc=True)),
-    contained(structlog.processors.format_exc_info, "exc_info"),
-]
+def _after_fork() -> None:
+    """The child has not inherited the thread."""
+    global _delivery
+    _delivery = None
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+__all__ = ["EventLogger", "Formatter", "delivering", "flush", "get_logger", "set_up", "together"]

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from math import inf
 from typing import Any
 
-import structlog
 from django.db import connections
 from psycopg.pq import Escaping
 
 from jobqueue.conf import settings
+from jobqueue.logs import get_logger
 from jobqueue.notifications import CHANNEL, Message, Ready, Scheduled, encode
 
 # Its commit need not reach the disk: a server that crashes has lost its listeners too. Flushed, it
@@ -21,7 +21,7 @@ NOTIFY = b"SELECT pg_notify('" + CHANNEL.encode() + b"', %b)"
 THIN_SECONDS = 0.005
 # When each queue's last wake was sent, and its priority.
 _latest: dict[tuple[str, str | None], tuple[float, int]] = {}
-log = structlog.get_logger("jobqueue")
+log = get_logger()
 
 
 class Wake:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-import structlog
 from django.db import DatabaseError, connections, transaction
 from django.dispatch import Signal
 from django.tasks import TaskResult
 
 from jobqueue.conf import settings
+from jobqueue.logs import get_logger
 
-log = structlog.get_logger("jobqueue")
+log = get_logger()
 
 
 def send(signal: Signal, name: str, sender: type, result: TaskResult[..., Any]) -> None:

@@ -12,11 +12,10 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
-import structlog
-
-from jobqueue import conf
+from jobqueue import conf, logs
 from jobqueue.clock import loop_time
 from jobqueue.conf import Settings
+from jobqueue.logs import get_logger
 from jobqueue.store import deaths
 from jobqueue.store.connections import Backoff, Session
 from jobqueue.store.notify import notify
@@ -28,12 +27,13 @@ BURST, BURST_SECONDS = 10, 60.0
 RECYCLE_PAUSE_SECONDS = 0.1
 KILL_MARGIN_SECONDS = 3.0  # after the children's own deadline
 CERTIFY_SECONDS = 2.0
+LOG_SECONDS = 2.0  # for the last events, where the project's handlers are slow
 # A child whose beats fail for so long, while the database answers the supervisor, is replaced.
 STALE_SECONDS, LOOK_SECONDS = 60.0, 15.0
 STOPS = (signal.SIGTERM, signal.SIGINT)
 FORWARDED = (*STOPS, signal.SIGHUP, signal.SIGUSR2)
 WORST_FIRST = (1, 2, 5, 3, 4, 0)
-log = structlog.get_logger("jobqueue")
+log = get_logger()
 
 
 def run(command: Sequence[str], processes: int, settings: Settings, *, restart: bool = True) -> int:
@@ -44,7 +44,8 @@ def run(command: Sequence[str], processes: int, settings: Settings, *, restart: 
     drain mode.
     """
     supervisor = Supervisor(command, processes, settings, restart=restart)
-    return asyncio.run(supervisor.run())
+    with logs.delivering(lambda: LOG_SECONDS):
+        return asyncio.run(supervisor.run())
 
 
 def worst(codes: Sequence[int]) -> int:

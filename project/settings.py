@@ -135,10 +135,9 @@ LOGGING = {
     "disable_existing_loggers": False,
     "formatters": {"line": {"format": "{levelname} {name}: {message}", "style": "{"}},
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
-    "root": {"handlers": ["console"], "level": "INFO"},
-    # Django gives this logger a handler of its own: without the reset each line would come twice.
+    # Neither the root nor `jobqueue` has a handler: the worker's events go its own way to stderr.
     "loggers": {
-        "django": {"handlers": [], "propagate": True},
+        "django": {"handlers": ["console"], "level": "INFO"},
         # The worker's own events tell the same, once.
         "django.tasks": {"level": "CRITICAL"},
     },

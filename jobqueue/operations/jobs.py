@@ -14,13 +14,13 @@ from datetime import datetime
 from itertools import batched, chain
 from typing import Any
 
-import structlog
 from django.db import OperationalError, connections, transaction
 from django.db.models import QuerySet
 from django.tasks import TaskResult
 
 from jobqueue import signals
 from jobqueue.conf import QUEUE_NAME, QUEUE_NAME_RULE, settings
+from jobqueue.logs import get_logger
 from jobqueue.models import Job
 from jobqueue.notifications import Cancel, Message, Paused, Ready, Resumed
 from jobqueue.notify import notify
@@ -35,7 +35,7 @@ KEPT_IDS = 10_000
 MIN_ID = -(2**63)
 DEADLOCK, SERIALIZATION = "40P01", "40001"
 TRIES = 5
-log = structlog.get_logger("jobqueue")
+log = get_logger()
 
 # Why a job was left alone, where its state alone does not say it.
 MISSING = "MISSING"  # no such job: never there, or pruned

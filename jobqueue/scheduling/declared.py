@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any
 
-import structlog
 from django.db import transaction
 from django.tasks import Task
 from django.tasks.exceptions import InvalidTask
@@ -16,6 +15,7 @@ from django.utils.module_loading import autodiscover_modules
 from jobqueue.clock import database_time
 from jobqueue.conf import settings
 from jobqueue.exceptions import JobQueueError
+from jobqueue.logs import get_logger
 from jobqueue.payload import encode
 from jobqueue.scheduling import cron as expressions
 from jobqueue.states import AUTOMATIC
@@ -23,7 +23,7 @@ from jobqueue.tasks import check_arguments
 
 NAME_LENGTH = 200
 CATCH_UP = ("skip", "once", "all")
-log = structlog.get_logger("jobqueue")
+log = get_logger()
 
 
 class ScheduleError(JobQueueError, ValueError):

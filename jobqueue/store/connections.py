@@ -11,16 +11,16 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate
 
 import psycopg
-import structlog
 from psycopg import AsyncConnection
 from psycopg.pq import TransactionStatus
 from psycopg.types.json import set_json_loads
 
+from jobqueue.logs import get_logger
 from jobqueue.store.error_classes import USELESS_STATES, CallTimeout
 from jobqueue.store.values import read_json
 
 APPLICATION = "jobqueue"
-log = structlog.get_logger("jobqueue")
+log = get_logger()
 IDLE = TransactionStatus.IDLE
 # Notices a dead peer within 45 s where nothing else speaks on the connection.
 KEEPALIVES = {

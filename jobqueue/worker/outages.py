@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 
-import structlog
-
+from jobqueue.logs import get_logger
 from jobqueue.store.connections import Backoff
 from jobqueue.store.error_classes import is_answer, is_transient
 
 TOLERATED_BUGS = 5
-log = structlog.get_logger("jobqueue")
+log = get_logger()
 
 
 class OutageLog:

@@ -7,9 +7,8 @@ import contextlib
 import time
 from collections.abc import Iterable
 
-import structlog
-
 from jobqueue.conf import Settings
+from jobqueue.logs import get_logger
 from jobqueue.states import Phase
 from jobqueue.worker.inflight import InFlightJobs
 from jobqueue.worker.leadership.election import Leader
@@ -27,7 +26,7 @@ PLAIN = "text/plain; charset=utf-8"
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 WORDS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed"}
 WORDS[503] = "Service Unavailable"
-log = structlog.get_logger("jobqueue")
+log = get_logger()
 
 Answer = tuple[int, str, str]  # status, content type, body
 

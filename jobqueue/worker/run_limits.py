@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-import structlog
-
 from jobqueue.clock import loop_time
+from jobqueue.logs import get_logger
 from jobqueue.store import idleness
 from jobqueue.store.connections import Session
 from jobqueue.store.error_classes import is_transient
@@ -89,7 +88,7 @@ class Limits:
 LOOK_SECONDS = 1.0
 SETTLE_SECONDS = 2.0
 COUNT_SECONDS = 10.0
-log = structlog.get_logger("jobqueue")
+log = get_logger()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,12 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-import structlog
-
+from jobqueue.logs import get_logger
 from jobqueue.store.error_classes import is_transient
 
 # What a cancelled task may take to unwind: a call to the database drops its socket by then.
 UNWIND_SECONDS = 0.3
-log = structlog.get_logger("jobqueue")
+log = get_logger()
 
 
 class Services:

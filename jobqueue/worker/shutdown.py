@@ -7,9 +7,8 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-import structlog
-
 from jobqueue.conf import EXIT_MARGIN_SECONDS, Settings
+from jobqueue.logs import get_logger
 from jobqueue.states import Phase
 from jobqueue.worker.execution.executor import Executor
 from jobqueue.worker.inflight import Fate, InFlight, InFlightJobs, Stop
@@ -25,7 +24,7 @@ CLOSE_SECONDS = 2.0  # for closing everything, where that much is left
 # enforced end, the dead-man switch behind it and a little, all inside the hold.
 HOLD_SECONDS = EXIT_MARGIN_SECONDS
 HELD_EXIT_SECONDS = HOLD_SECONDS - 0.6
-log = structlog.get_logger("jobqueue")
+log = get_logger()
 
 
 class Shutdown:

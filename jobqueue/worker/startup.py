@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pkgutil import iter_modules
 
 import psycopg
-import structlog
 
 from jobqueue import migrations
+from jobqueue.logs import get_logger
 from jobqueue.store import workers
 from jobqueue.store.connections import Backoff, Session
 from jobqueue.store.error_classes import is_refused, is_transient
@@ -20,7 +20,7 @@ from jobqueue.worker.threads.handler_thread import HandlerThreads
 from jobqueue.worker.threads.orm_connections import tidy_connections
 
 CALL_SECONDS = 5.0
-log = structlog.get_logger("jobqueue")
+log = get_logger()
 
 
 class CannotStartError(Exception):

@@ -8,10 +8,11 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-import structlog
 from structlog.contextvars import bind_contextvars
 
+from jobqueue import logs
 from jobqueue.conf import Settings
+from jobqueue.logs import get_logger
 from jobqueue.states import Phase
 from jobqueue.store import workers
 from jobqueue.store.events import Note
@@ -32,7 +33,7 @@ from jobqueue.worker.startup import first_contact, prepare
 CLAIM_SECONDS = 0.5
 # For asking what a claim brought whose answer was lost, when the shutdown leaves no more.
 RECOVER_SECONDS = 0.5
-log = structlog.get_logger("jobqueue")
+log = get_logger()
 
 
 class Worker:
@@ -63,14 +64,24 @@ class Worker:
 
     def run(self) -> int:
         """Serve until told to stop; the exit code is the contract's."""
-        with self.watchdog.running(signals=self.options.signals):
+        with (
+            self.watchdog.running(signals=self.options.signals),
+            logs.delivering(self._log_seconds) as self.delivery,
+        ):
             loop = asyncio.new_event_loop()
             try:
                 loop.set_task_factory(adopt_children)
+                loop.set_exception_handler(_log_apart)
                 story = loop.create_task(self._serve(), name="worker")
                 return run_through(loop, story, hears_signals=self.options.signals)
             finally:
                 close_loop(loop)
+
+    def _log_seconds(self) -> float:
+        """How long the project's logging may take for the last events, within the promise."""
+        deadline = self.watchdog.deadline
+        left = CLOSE_SECONDS if deadline is None else deadline - LAST_SECONDS - time.monotonic()
+        return max(min(left, CLOSE_SECONDS), 0.0)
 
     async def _serve(self) -> int:
         bind_contextvars(worker=str(self.identity.id))
@@ -202,6 +213,7 @@ class Worker:
             await within(end - time.monotonic(), "resign", _awaited(self._resigning))
         await self.services.cancel_all(max(end - time.monotonic(), LAST_SECONDS))
         report = self.shutdown.report(self.registry)
+        report["log_records_dropped"] = self.delivery.dropped
         steps = {
             "report": self._report(report, end),
             "receivers": self._flush_receivers(),
@@ -281,6 +293,11 @@ class Worker:
 
     def _service_ended(self, name: str, error: BaseException | None) -> None:
         self.shutdown.request(f"service {name} ended: {error!r}", failed=True)
+
+
+def _log_apart(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What asyncio logs goes to the project's handlers, which may not run on the loop."""
+    logs.apart(loop.default_exception_handler, context)
 
 
 async def _awaited(task: asyncio.Task[None]) -> None:

@@ -3,12 +3,13 @@
 import asyncio
 import time
 
-import structlog
 from asgiref.sync import sync_to_async
 from django.db import connection
 from django.tasks import task
 
-log = structlog.get_logger("jobqueue")
+from jobqueue.logs import get_logger
+
+log = get_logger()
 TABLE = "CREATE TABLE effect (job bigint, attempt int, PRIMARY KEY (job, attempt))"
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import psycopg
 import pytest
 import pytest_asyncio
-import structlog
 
 import jobqueue
 from jobqueue.store.connections import Session, bounded
 from jobqueue.store.error_classes import CallTimeout, is_refused, is_transient
+from tests.events import captured
 from tests.processes.proxy import Proxy
 from tests.rows import one
 from tests.waiting import until
@@ -261,7 +261,7 @@ async def test_where_no_fresh_connection_can_be_had_the_old_one_serves_on(sessio
     old = await session.open(5)
     proxy.refuse = True
     session.renew()
-    with structlog.testing.capture_logs() as logs:
+    with captured() as logs:
         assert await session.call(answer, 5) == 1
         assert session.connection is old
         assert [entry["event"] for entry in logs] == ["reconnect_failed"]

@@ -9,7 +9,6 @@ from datetime import timedelta
 
 import psycopg
 import pytest
-import structlog
 from django.contrib.auth.models import Group
 from django.db import DatabaseError, connection, connections, transaction
 from django.tasks.exceptions import InvalidTask
@@ -20,6 +19,7 @@ from jobqueue.models import Attempt, Job
 from jobqueue.states import Reason, State
 from jobqueue.worker.inflight import Fate
 from jobqueue.worker.outcomes import classify
+from tests.events import captured
 from tests.worker import jobs
 from tests.worker.running import active, attempts, open_transactions, sql
 
@@ -226,7 +226,7 @@ def test_a_hook_that_fails_behind_the_commit_takes_nothing_back(work, body):
         write()
         transaction.on_commit(lambda: 1 / 0)
 
-    with structlog.testing.capture_logs() as entries:
+    with captured() as entries:
         job = jobs.atomically.enqueue(body(handler))
         row = running.final(job)
         running.quiet()

@@ -4,7 +4,6 @@ import asyncio
 import random
 
 import pytest
-import structlog
 
 from jobqueue import notify
 from jobqueue.conf import Settings
@@ -12,6 +11,7 @@ from jobqueue.store import claims
 from jobqueue.store.connections import Session
 from jobqueue.worker.claiming import claimer
 from jobqueue.worker.inflight import Fate
+from tests.events import captured
 from tests.rows import add_job, ahead, job_row, one
 from tests.waiting import until
 from tests.worker.faults import end
@@ -384,7 +384,7 @@ async def test_a_stop_between_the_wake_and_the_round_is_no_error(make, connectio
         return connection
 
     monkeypatch.setattr(Session, "open", stopped_meanwhile)
-    with structlog.testing.capture_logs() as logs:
+    with captured() as logs:
         intake.run()
         await intake.tasks[0]
     assert "service_failed" not in [log["event"] for log in logs]

@@ -11,13 +11,13 @@ from uuid import uuid4
 import psycopg
 import pytest
 import pytest_asyncio
-import structlog
 
 from jobqueue.conf import Settings
 from jobqueue.store import leadership
 from jobqueue.store.error_classes import CallTimeout
 from jobqueue.worker.leadership.election import Leader
 from jobqueue.worker.outages import OutageLog
+from tests.events import captured
 from tests.rows import add_job, add_running, add_worker, ago, ahead, insert, job_row, one
 from tests.waiting import until
 
@@ -269,7 +269,7 @@ async def test_an_answer_that_comes_with_the_end_of_the_trust_is_no_fault(start,
         return answer
 
     monkeypatch.setattr(leadership, "renew", late)
-    with structlog.testing.capture_logs() as logs:
+    with captured() as logs:
         (lost,) = await until(lambda: [e for e in logs if e["event"] == "leader_lost"])
     assert lost["reason"] == "trust ended"
 
@@ -415,7 +415,7 @@ async def test_an_outage_is_told_once_however_often_a_leader_tries(start, monkey
         raise psycopg.OperationalError("the server is away")
 
     monkeypatch.setattr("jobqueue.worker.leadership.election.LOOK_SECONDS", 0.1)
-    with structlog.testing.capture_logs() as entries:
+    with captured() as entries:
         leader = start(replace(SHORT, heartbeat_seconds=0.1))
         await until(lambda: leader.is_leading)
         with monkeypatch.context() as outage:
@@ -434,7 +434,7 @@ async def test_an_outage_is_told_once_however_often_a_leader_tries(start, monkey
 async def test_a_follower_that_hears_of_a_leader_again_says_that_the_outage_is_over(
     start, monkeypatch
 ):
-    with structlog.testing.capture_logs() as entries:
+    with captured() as entries:
         follower = start(port="1")
         await until(lambda: entries)
         follower.occupied()

@@ -3,13 +3,13 @@
 from datetime import timedelta
 
 import pytest
-import structlog
 from django.utils import timezone
 
 from jobqueue.models import Job, LeaderLease
 from jobqueue.worker.leadership import leaderless
 from jobqueue.worker.leadership.leaderless import LeaderWatch
 from tests.children import wait_until
+from tests.events import captured
 from tests.sample_tasks import send
 from tests.worker.parts import working
 
@@ -19,7 +19,7 @@ def test_that_nobody_leads_is_said_once_after_a_while_and_so_is_the_end_of_it(mo
     now = 100.0
     monkeypatch.setattr(leaderless.time, "monotonic", lambda: now)
     seen = LeaderWatch(lease_seconds=15)
-    with structlog.testing.capture_logs() as entries:
+    with captured() as entries:
         for moment, vacant in [
             (100, True),
             (150, True),

@@ -2,12 +2,12 @@
 
 import psycopg
 import pytest
-import structlog
 from psycopg import errors
 
 from jobqueue.store.error_classes import CallTimeout
 from jobqueue.worker.outages import ErrorPolicy, OutageLog
 from jobqueue.worker.services import within
+from tests.events import captured
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def error_policy():
 @pytest.mark.spec("S47")
 def test_an_outage_is_one_line_and_one_when_it_is_over_whoever_meets_it(error_policy):
     claim, beat = error_policy
-    with structlog.testing.capture_logs() as logs:
+    with captured() as logs:
         for _ in range(3):
             claim.failed(CallTimeout("no answer"))
             beat.failed(OSError("refused"))
@@ -41,7 +41,7 @@ def test_an_outage_is_one_line_and_one_when_it_is_over_whoever_meets_it(error_po
 )
 def test_a_server_that_answers_is_not_called_unreachable(error_policy, error):
     claim, beat = error_policy
-    with structlog.testing.capture_logs() as logs:
+    with captured() as logs:
         for _ in range(3):
             claim.failed(error("no"))
         beat.failed(error("no"))
@@ -62,7 +62,7 @@ async def test_a_step_of_the_shutdown_that_meets_weather_is_one_line_and_no_trac
     async def refused():
         raise psycopg.OperationalError("connection refused")
 
-    with structlog.testing.capture_logs() as logs:
+    with captured() as logs:
         assert not await within(1, "report", refused())
     (line,) = logs
     assert (line["event"], line["step"]) == ("shutdown_step_skipped", "report")

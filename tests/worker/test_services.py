@@ -3,10 +3,10 @@
 import asyncio
 
 import pytest
-import structlog
 
 from jobqueue.worker.services import Services, within
 from jobqueue.worker.shutdown import _first
+from tests.events import captured
 from tests.waiting import until
 
 
@@ -38,7 +38,7 @@ async def test_one_that_was_expected_to_end_is_not_but_its_error_is_loud():
     ended = []
     services = Services(lambda name, what: ended.append(name))
     services.expect("claimer", "leader")
-    with structlog.testing.capture_logs() as logs:
+    with captured() as logs:
         services.start("claimer", nothing())
         services.start("leader", broken())
         await until(lambda: logs)
@@ -70,7 +70,7 @@ async def test_a_service_that_ignores_its_cancellation_costs_its_bound_and_is_na
     services = Services(lambda name, what: None)
     task = services.start("stubborn", stubborn())
     await asyncio.sleep(0)
-    with structlog.testing.capture_logs() as logs:
+    with captured() as logs:
         await services.cancel_all(0.1)
     assert logs[0]["tasks"] == ["stubborn"]
     stop.set()
@@ -80,7 +80,7 @@ async def test_a_service_that_ignores_its_cancellation_costs_its_bound_and_is_na
 @pytest.mark.spec("S143", "S149", "S199")
 async def test_a_step_that_fails_or_hangs_does_not_stop_the_next():
     before = asyncio.all_tasks()
-    with structlog.testing.capture_logs() as logs:
+    with captured() as logs:
         assert await within(5, "good", nothing())
         assert not await within(5, "bad", broken())
         assert not await within(0.05, "slow", forever())

@@ -3,12 +3,12 @@
 import psycopg
 import pytest
 from django.db import OperationalError
-from structlog.testing import capture_logs
 
 from jobqueue.conf import settings
 from jobqueue.worker.shutdown import Shutdown
 from jobqueue.worker.startup import prepare
 from jobqueue.worker.threads.handler_thread import HandlerThreads
+from tests.events import captured
 
 
 def wrapped(error):
@@ -31,7 +31,7 @@ async def test_a_failure_is_told_and_not_fatal_and_the_weather_in_one_line(error
 
     handler_threads = HandlerThreads()
     shutdown = Shutdown(settings(), on_begin=list, on_phase=list, on_end=lambda moment: None)
-    with capture_logs() as lines:
+    with captured() as lines:
         await prepare(handler_threads, fails, shutdown)
     (line,) = [line for line in lines if line["event"] == "schedules_sync_failed"]
     assert ("exc_info" in line, "error" in line) == (has_stack, not has_stack)

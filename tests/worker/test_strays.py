@@ -7,7 +7,6 @@ import contextlib
 
 import pytest
 import pytest_asyncio
-import structlog
 
 from jobqueue.worker.execution import containment
 from jobqueue.worker.execution.containment import (
@@ -17,6 +16,7 @@ from jobqueue.worker.execution.containment import (
     current_inflight,
 )
 from jobqueue.worker.inflight import InFlight
+from tests.events import captured
 from tests.waiting import until
 from tests.worker.test_classify import claim
 
@@ -56,7 +56,7 @@ async def test_a_task_belongs_to_the_handler_that_starts_it_and_to_nobody_else(l
 async def test_what_is_left_is_cancelled_and_named_once(loop, one):
     current_inflight.set(one)
     left, leftover_tasks = [asyncio.ensure_future(endless()) for _ in range(3)], LeftoverTasks()
-    with structlog.testing.capture_logs() as entries:
+    with captured() as entries:
         leftover_tasks.collect(one)
     assert [(e["event"], e["count"]) for e in entries] == [("tasks_leaked", 3)]
     assert len(leftover_tasks) == 3
@@ -91,7 +91,7 @@ async def test_the_error_of_a_task_left_behind_is_told(loop, one):
 
     task = asyncio.ensure_future(fails())
     await asyncio.sleep(0)
-    with structlog.testing.capture_logs() as entries:
+    with captured() as entries:
         leftover_tasks.collect(one)
         await until(task.done)
         await until(lambda: len(leftover_tasks) == 0)

@@ -5,19 +5,19 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-import structlog
 
 from jobqueue import operations
 from jobqueue.models import Job
 from jobqueue.states import State
 from jobqueue.worker.execution import stuck
+from tests.events import captured
 from tests.worker import jobs
 
 
 @pytest.fixture
 def outcome_events():
     """The events of a handler that does not end."""
-    with structlog.testing.capture_logs() as entries:
+    with captured() as entries:
         yield lambda: [entry for entry in entries if entry["event"] == "handler_stop_ignored"]
 
 

@@ -1,9 +1,9 @@
 """What is said of written outcomes: a moment later, in one go, and nothing is lost on the way."""
 
 import pytest
-import structlog
 
 from jobqueue.worker.outcomes import completer
+from tests.events import captured
 from tests.worker import jobs
 from tests.worker.running import Running
 from tests.worker.test_completer import desk, empty, proxy
@@ -32,7 +32,7 @@ async def test_one_that_cannot_be_told_silences_no_other(desk, monkeypatch, is_l
     monkeypatch.setattr(desk.told, "written", fails_once)
     if is_logging_broken:
         monkeypatch.setattr(completer, "log", Mute())
-    with structlog.testing.capture_logs() as logs:
+    with captured() as logs:
         for own in inflight:
             desk.put(own)
         await empty(desk)
@@ -56,7 +56,7 @@ def test_the_last_ones_are_told_before_the_worker_has_stopped(work, body, shared
 
     waiting = [jobs.call.enqueue(body(ends_with_the_drain)) for _ in range(4)]
     running.wait(lambda: len(shared.notes) == 4)
-    with structlog.testing.capture_logs() as logs:
+    with captured() as logs:
         running.on_loop(running.worker.shutdown.request, "signal")
         shared.events["go"].set()
         assert running.stop() == 0

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import psycopg
 import pytest
 import pytest_asyncio
-import structlog
 from django.db import connections
 
 from jobqueue.models import Job
@@ -22,6 +21,7 @@ from jobqueue.worker.claiming.claim_round import new_tokens
 from jobqueue.worker.claiming.queue_selector import QueueSelector
 from jobqueue.worker.inflight import Fate
 from tests.children import wait_until
+from tests.events import captured
 from tests.rows import add_job, ago, history, one
 from tests.waiting import until
 from tests.worker.faults import end
@@ -559,7 +559,7 @@ async def test_the_second_one_s_server_process_may_end_at_any_time(make, connect
     intake = make(SIX, queues=["default"])
     quick(intake, 0.002)
     intake.claimer.error_policies[1]._backoff.most = 0.02
-    with structlog.testing.capture_logs() as logs:
+    with captured() as logs:
         await start(intake)
         await both_work(intake, sent)
         for _ in range(5):
@@ -599,7 +599,7 @@ async def test_where_the_second_one_cannot_connect_the_first_goes_on_and_that_is
     quick(intake)
     intake.claimer.error_policies[1]._backoff.most = 0.01
     intake.claimer.error_policies[1]._backoff.first = 0.005
-    with structlog.testing.capture_logs() as logs:
+    with captured() as logs:
         intake.run()
         while refused["tries"] < 8:
             if intake.registry.free == SLOTS:
@@ -625,7 +625,7 @@ async def test_an_outage_is_told_once_also_when_the_second_one_was_in_trouble_be
     await add(connection, 2000)
     intake = make(SIX, queues=["default"])
     quick(intake)
-    with structlog.testing.capture_logs() as logs:
+    with captured() as logs:
         intake.run()
         await until(lambda: refused["tries"])
         await connection.execute("DELETE FROM jobqueue_job WHERE state = 'READY'")

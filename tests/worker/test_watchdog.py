@@ -8,11 +8,11 @@ import threading
 import time
 
 import pytest
-import structlog
 
 from jobqueue.worker.inflight import InFlightJobs
 from jobqueue.worker.process.deadman import DeadMan
 from jobqueue.worker.process.watchdog import BURST_MAX_SECONDS, BURST_SECONDS, Watchdog
+from tests.events import captured
 from tests.waiting import until
 from tests.worker.parts import SHORT, hold, settings
 
@@ -84,7 +84,7 @@ async def test_a_blocked_loop_is_told_with_its_culprit_and_its_return(watchdog):
     async def blocking():
         time.sleep(4 * lag)  # noqa: ASYNC251
 
-    with structlog.testing.capture_logs() as logs, watchdog.running(signals=False):
+    with captured() as logs, watchdog.running(signals=False):
         watchdog.watch(asyncio.get_running_loop())
         inflight.task = asyncio.create_task(blocking())
         await inflight.task

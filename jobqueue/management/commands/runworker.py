@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from argparse import ArgumentParser
 from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from jobqueue import logs
+from jobqueue import log_output, logs
 from jobqueue.launch import Options, launch
 
 
@@ -32,11 +31,16 @@ class Command(BaseCommand):
         add("--name", default="", help="A name for logs and the admin.")
         add("--tenant", action="append", default=[], help="Not supported by this version.")
         add("--no-leader", action="store_true", help="Never do the fleet's housekeeping.")
+        add(
+            "--log-format",
+            choices=[log_output.JSON, log_output.TEXT],
+            help="Of the events on stderr, where LOGGING sets up no handlers. Default: text on a "
+            "terminal, else JSON.",
+        )
         add("--probe", metavar="HOST:PORT", help="Serve liveness, readiness and metrics there.")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        if options["verbosity"] > 1:
-            logs.configure(logging.DEBUG, force=True)
+        logs.set_up(options["log_format"], debug=options["verbosity"] > 1)
         if options["tenant"]:
             sys.stderr.write("runworker: --tenant is not supported by this version.\n")
             sys.exit(2)

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-import structlog
 from psycopg import AsyncConnection
 
 from jobqueue.clock import loop_time
 from jobqueue.conf import Settings
+from jobqueue.logs import get_logger
 from jobqueue.store import claims, finish_and_claim
 from jobqueue.store.claims import Backend, Claim
 from jobqueue.store.connections import Session
@@ -27,7 +27,7 @@ from jobqueue.worker.outcomes.completer import Completer
 from jobqueue.worker.outcomes.pending import Waiting
 
 CALL_SECONDS = 5.0
-log = structlog.get_logger("jobqueue")
+log = get_logger()
 
 
 @dataclass

@@ -8,10 +8,9 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from uuid import UUID
 
-import structlog
-
 from jobqueue.clock import loop_time
 from jobqueue.conf import Settings
+from jobqueue.logs import get_logger
 from jobqueue.store import promotion
 from jobqueue.store.claims import Claim
 from jobqueue.store.connections import Session
@@ -38,7 +37,7 @@ RECOVER_SECONDS = 1.0
 # From this concurrency on, two connections claim in turn, so that the server and this process work
 # at the same time. With smaller rounds that would cost more than it gains.
 TWO_FROM = 30
-log = structlog.get_logger("jobqueue")
+log = get_logger()
 
 
 def share_of(concurrency: int) -> int:

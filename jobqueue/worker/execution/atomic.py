@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import UUID
 
-import structlog
 from django.db import DatabaseError, InterfaceError, OperationalError, connections, transaction
 from psycopg.errors import SerializationFailure
 
 from jobqueue.conf import Settings
 from jobqueue.exceptions import JobInterrupted, LeaseLost
+from jobqueue.logs import get_logger
 from jobqueue.store.error_classes import is_transient
 from jobqueue.store.finish import FINISH, Written, finish_parameters
 from jobqueue.worker.inflight import InFlight, Stop
@@ -26,7 +26,7 @@ CONFLICT = (
     "The transaction of an atomic task began before the heartbeat last renewed the job's lease: "
     "from REPEATABLE READ on it can last no longer than a beat. Use READ COMMITTED"
 )
-log = structlog.get_logger("jobqueue")
+log = get_logger()
 
 
 class Recorder:

@@ -9,8 +9,7 @@ from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from typing import Any
 
-import structlog
-
+from jobqueue.logs import get_logger
 from jobqueue.worker.inflight import InFlight
 from jobqueue.worker.threads import orm_connections
 
@@ -140,7 +139,7 @@ def adopt_children(
 
 
 COLLECT_SECONDS = 1.0
-log = structlog.get_logger("jobqueue")
+log = get_logger()
 
 
 class LeftoverTasks:

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-import structlog
 from django.tasks import Task
 from structlog.contextvars import bind_contextvars
 
@@ -18,6 +17,7 @@ from jobqueue import tasks
 from jobqueue.clock import loop_time
 from jobqueue.conf import Settings
 from jobqueue.context import JobContext, current_job
+from jobqueue.logs import get_logger
 from jobqueue.store.claims import Claim
 from jobqueue.store.finish import Ending
 from jobqueue.worker.execution.atomic import Recorder
@@ -37,7 +37,7 @@ from jobqueue.worker.outcomes.completer import Completer
 from jobqueue.worker.outcomes.task_signals import TaskSignals
 from jobqueue.worker.threads.handler_thread import HandlerThread, HandlerThreads
 
-log = structlog.get_logger("jobqueue")
+log = get_logger()
 
 
 class Executor:

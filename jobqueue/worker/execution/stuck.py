@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import structlog
-
 from jobqueue.clock import loop_time
 from jobqueue.conf import Settings
+from jobqueue.logs import get_logger
 from jobqueue.worker.inflight import InFlight, InFlightJobs
 from jobqueue.worker.process import stacks
 
 REPORT_SECONDS = 60.0
 # Its slot and its keys stay taken meanwhile; a fresh process gives the capacity back.
 LEAVE_SECONDS = 300.0
-log = structlog.get_logger("jobqueue")
+log = get_logger()
 
 
 class StuckHandlers:

@@ -7,13 +7,13 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-import structlog
 from psycopg import AsyncConnection
 
 from jobqueue import notifications
 from jobqueue.clock import loop_time
 from jobqueue.conf import Settings
 from jobqueue.enqueueing.job_row import draft
+from jobqueue.logs import get_logger
 from jobqueue.payload import clean
 from jobqueue.scheduling import cron
 from jobqueue.states import AUTOMATIC
@@ -29,7 +29,7 @@ from jobqueue.worker.leadership.maintenance import Step
 STRIKES = 3
 MUTED_SECONDS = 60.0  # between two tries at a schedule whose task this code does not know
 ERROR_LIMIT = 1000
-log = structlog.get_logger("jobqueue")
+log = get_logger()
 
 
 class CronSteps:

@@ -9,10 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
-import structlog
-
 from jobqueue.clock import loop_time
 from jobqueue.conf import LEADER_TRUST_MARGIN_SECONDS, Settings
+from jobqueue.logs import get_logger
 from jobqueue.notifications import LeaderVacant
 from jobqueue.store import leadership
 from jobqueue.store.connections import Backoff, Session
@@ -28,7 +27,7 @@ ELECT_SECONDS = 2.0
 RESIGN_SECONDS = 1.0
 # After a wake from a leader that left, so that not every worker asks in the same moment.
 HINT_JITTER_SECONDS = 0.1
-log = structlog.get_logger("jobqueue")
+log = get_logger()
 
 
 class EndOfTermError(Exception):

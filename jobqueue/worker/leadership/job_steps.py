@@ -8,12 +8,12 @@ from typing import Any
 from uuid import UUID
 
 import psycopg
-import structlog
 from psycopg import AsyncConnection
 
 from jobqueue import backoff, notifications
 from jobqueue.clock import loop_time
 from jobqueue.conf import DAY, Settings
+from jobqueue.logs import get_logger
 from jobqueue.states import FINAL, State
 from jobqueue.store import due_work, history_pruning, minute_stats, promotion, reclaims, sweeps
 from jobqueue.store.batches import Swept, in_batch
@@ -27,7 +27,7 @@ BATCH_SECONDS = 1.75  # kept by the server
 CALL_SECONDS = 2.5  # kept here, by dropping the socket
 LOCKED_SECONDS = 0.5  # until the next try at a due row that somebody holds
 WORKERS_KEPT_SECONDS = TICKS_KEPT_SECONDS = 7 * DAY
-log = structlog.get_logger("jobqueue")
+log = get_logger()
 
 type Act[T] = Callable[[AsyncConnection[Any], Sequence[T]], Awaitable[list[Swept]]]
 type Pick[T] = Callable[[AsyncConnection[Any]], Awaitable[list[T]]]

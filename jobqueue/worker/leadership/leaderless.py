@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 
-import structlog
+from jobqueue.logs import get_logger
 
 # Longer than any change of leaders takes, whatever the settings.
 PATIENCE_LEASES = 4
-log = structlog.get_logger("jobqueue")
+log = get_logger()
 
 
 class LeaderWatch:

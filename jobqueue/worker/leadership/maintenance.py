@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from math import inf
 
-import structlog
 from psycopg.errors import QueryCanceled
 
 from jobqueue.clock import loop_time
+from jobqueue.logs import get_logger
 from jobqueue.store.connections import Backoff
 from jobqueue.store.error_classes import is_transient
 from jobqueue.worker.outages import OutageLog
@@ -21,7 +21,7 @@ UNEXPECTED_IN_A_ROW = 5
 # A step that was asked for again and again still leaves room for the others.
 PAUSE_SECONDS = 0.02
 TIMEOUTS_UNTIL_SMALLER, TIMEOUT_WINDOW_SECONDS = 3, 600.0
-log = structlog.get_logger("jobqueue")
+log = get_logger()
 
 
 class StuckError(Exception):

@@ -9,10 +9,9 @@ from collections import deque
 from collections.abc import Callable
 from uuid import UUID
 
-import structlog
-
 from jobqueue.clock import loop_time
 from jobqueue.conf import Settings
+from jobqueue.logs import get_logger
 from jobqueue.store import events, heartbeat, workers
 from jobqueue.store.connections import Session
 from jobqueue.store.workers import Identity
@@ -31,7 +30,7 @@ LEAST_SECONDS = 0.03
 # might take it first.
 BUSY_SECONDS = 0.1
 NOTES_KEPT = 100
-log = structlog.get_logger("jobqueue")
+log = get_logger()
 
 
 class Heartbeat:

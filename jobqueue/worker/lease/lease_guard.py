@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-import structlog
-
 from jobqueue.clock import loop_time
 from jobqueue.conf import Settings
+from jobqueue.logs import get_logger
 from jobqueue.worker.execution.executor import Executor
 from jobqueue.worker.inflight import InFlight, InFlightJobs, Stop
 
-log = structlog.get_logger("jobqueue")
+log = get_logger()
 
 
 class LeaseGuard:

@@ -6,11 +6,11 @@ import asyncio
 from typing import Any
 from uuid import UUID, uuid4
 
-import structlog
 from psycopg import AsyncConnection, sql
 from psycopg.pq.abc import PGconn
 
 from jobqueue.clock import loop_time
+from jobqueue.logs import get_logger
 from jobqueue.notifications import CHANNEL
 from jobqueue.store.connections import Backoff, Session, drop
 from jobqueue.worker.notifications.dispatch import Dispatcher
@@ -21,7 +21,7 @@ MISSING_PROOFS = 2
 PROOF_SECONDS = 1.0
 NOTIFIED = "notified"
 SILENT = "polling: notifications do not arrive (is there a pooler in between?)"
-log = structlog.get_logger("jobqueue")
+log = get_logger()
 
 
 # A listening session is idle by its nature. (PostgreSQL 13 does not know the setting.)

@@ -7,7 +7,6 @@ import contextlib
 import inspect
 from typing import Any
 
-import structlog
 from psycopg.errors import QueryCanceled
 
 from jobqueue.conf import Settings
@@ -19,6 +18,7 @@ from jobqueue.exceptions import (
     Snooze,
     check_delay,
 )
+from jobqueue.logs import get_logger
 from jobqueue.payload import NotJSON, clean, encode
 from jobqueue.states import Outcome, Reason
 from jobqueue.store.claims import Claim
@@ -29,7 +29,7 @@ from jobqueue.worker.outcomes.attempt_options import Options
 
 PARK_SECONDS, PARK_MAX_SECONDS = 10.0, 600.0
 NO_CONNECTION_SECONDS = 5.0
-log = structlog.get_logger("jobqueue")
+log = get_logger()
 
 INTERRUPTS = (asyncio.CancelledError, JobCancelled, JobInterrupted, JobTimeout, QueryCanceled)
 TIMEOUT_CLASS = f"{JobTimeout.__module__}.{JobTimeout.__qualname__}"

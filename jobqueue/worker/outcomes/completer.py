@@ -8,10 +8,9 @@ from collections.abc import Callable, Sequence
 from math import inf
 from uuid import UUID
 
-import structlog
-
 from jobqueue import logs, notifications
 from jobqueue.clock import loop_time
+from jobqueue.logs import get_logger
 from jobqueue.states import State
 from jobqueue.store import finish
 from jobqueue.store.connections import Session
@@ -28,7 +27,7 @@ from jobqueue.worker.outcomes.reconcile import as_recorded, decided_state, fate_
 
 WRITE_SECONDS = 5.0
 HURRY_SECONDS = 0.1
-log = structlog.get_logger("jobqueue")
+log = get_logger()
 
 
 class Completer:

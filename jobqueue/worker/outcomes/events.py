@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import structlog
-
+from jobqueue.logs import get_logger
 from jobqueue.states import Outcome, State
 from jobqueue.store.claims import Claim
 from jobqueue.store.finish import Ending
 from jobqueue.worker.inflight import InFlight
 from jobqueue.worker.outcomes.task_signals import TaskSignals
 
-log = structlog.get_logger("jobqueue")
+log = get_logger()
 
 
 class OutcomeEvents:
@@ -31,6 +30,8 @@ class OutcomeEvents:
             return
         facts["attempt"] = claim.attempts + 1
         self._say(ending, state, facts)
+        if ending.traceback:
+            log.debug("attempt_traceback", **facts, traceback=ending.traceback)
         self.task_signals.finished(inflight, ending, state)
 
     def _say(self, ending: Ending, state: str, facts: dict[str, Any]) -> None:

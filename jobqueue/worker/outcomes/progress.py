@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from uuid import UUID
 
-import structlog
-
 from jobqueue.clock import loop_time
+from jobqueue.logs import get_logger
 from jobqueue.store import finish
 from jobqueue.store.connections import Session
 from jobqueue.store.error_classes import concerns_data
@@ -14,7 +13,7 @@ from jobqueue.worker.inflight import InFlight
 
 CALL_SECONDS = 5.0
 APART_SECONDS = 0.5
-log = structlog.get_logger("jobqueue")
+log = get_logger()
 
 
 class Progress:

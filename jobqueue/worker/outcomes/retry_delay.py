@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import structlog
 from django.utils.module_loading import import_string
 
 from jobqueue import backoff
 from jobqueue.conf import Settings
 from jobqueue.exceptions import RetryLater, check_delay
+from jobqueue.logs import get_logger
 from jobqueue.worker.inflight import InFlight
 from jobqueue.worker.outcomes.attempt_options import Options
 
-log = structlog.get_logger("jobqueue")
+log = get_logger()
 
 
 def chosen(inflight: InFlight, error: BaseException, options: Options, settings: Settings) -> float:

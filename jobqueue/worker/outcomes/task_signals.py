@@ -9,7 +9,6 @@ from concurrent.futures import Future
 from datetime import UTC, datetime
 from typing import Any
 
-import structlog
 from django.dispatch import Signal
 from django.tasks import TaskResult, TaskResultStatus, task_backends
 from django.tasks.backends.base import BaseTaskBackend
@@ -19,6 +18,7 @@ from django.tasks.signals import task_finished, task_started
 from django.utils import timezone
 
 from jobqueue import tasks
+from jobqueue.logs import get_logger
 from jobqueue.states import FINAL, State
 from jobqueue.store.finish import Ending
 from jobqueue.worker.inflight import InFlight
@@ -26,7 +26,7 @@ from jobqueue.worker.threads.handler_thread import HandlerThread
 
 # The project's receivers lag behind the jobs: claim no more until they have caught up.
 MOST_WAITING = 1_000
-log = structlog.get_logger("jobqueue")
+log = get_logger()
 django_log = logging.getLogger("django.tasks")
 
 

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Protocol
 from uuid import UUID
 
-import structlog
-
 from jobqueue.conf import Settings
+from jobqueue.logs import get_logger
 from jobqueue.notifications import Died, LeaderVacant, Message
 from jobqueue.store import deaths
 from jobqueue.store.connections import Session
@@ -28,7 +27,7 @@ from jobqueue.store.notify import notify
 PROC = Path("/proc")
 CALL_SECONDS = 2.0
 STAT_STATE, STAT_STARTED = 0, 19  # fields 3 and 22 of proc(5), counted after the command's name
-log = structlog.get_logger("jobqueue")
+log = get_logger()
 
 
 class Life(StrEnum):

@@ -7,11 +7,11 @@ import contextlib
 import threading
 import time
 
-import structlog
+from jobqueue.logs import get_logger
 
 UNWIND_SECONDS = 0.5
 JOIN_SECONDS = 0.2
-log = structlog.get_logger("jobqueue")
+log = get_logger()
 
 
 class Threads:

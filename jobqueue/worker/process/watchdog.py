@@ -16,9 +16,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-import structlog
-
+from jobqueue import logs
 from jobqueue.conf import Settings
+from jobqueue.logs import get_logger
 from jobqueue.worker.inflight import InFlight, InFlightJobs
 from jobqueue.worker.process import signals as process_signals
 from jobqueue.worker.process import stacks
@@ -30,7 +30,8 @@ MOST_LAG_SECONDS = 1.0
 BURST_SECONDS, BURST_MAX_SECONDS = 0.1, 1.0
 STOPS = (signal.SIGTERM, signal.SIGINT)
 FORCED = 5
-log = structlog.get_logger("jobqueue")
+LOG_SECONDS = 0.2  # for events that wait for the project's handlers, at a hard exit
+log = get_logger()
 
 
 class Watchdog:
@@ -223,4 +224,6 @@ class Watchdog:
         with contextlib.suppress(BaseException):
             first = f"jobqueue worker {os.getpid()} leaves at once: {why}\n"
             self._dead_man.write(f"{first}{stacks.everything(self.loop)}\n")
+        with contextlib.suppress(BaseException):
+            logs.flush(LOG_SECONDS)
         os._exit(FORCED)

@@ -16,9 +16,9 @@ from queue import SimpleQueue
 from typing import Any
 
 import asgiref.local
-import structlog
 from asgiref.sync import SyncToAsync
 
+from jobqueue.logs import get_logger
 from jobqueue.worker.threads import orm_connections
 
 IDLE_SECONDS = 30.0
@@ -30,7 +30,7 @@ INTERRUPT_APART_SECONDS = 0.05
 FRAGILE = frozenset(
     {asgiref.local.__file__, logging.__file__, weakref.__file__, "<frozen importlib._bootstrap>"}
 )
-log = structlog.get_logger("jobqueue")
+log = get_logger()
 
 
 class HandlerThread(Executor):
