@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import structlog
 from django.apps import apps
 from django.db import router, transaction
 
 from jobqueue.conf import settings
+from jobqueue.logs import get_logger
 from jobqueue.models import Job
 
-log = structlog.get_logger("jobqueue")
+log = get_logger()
 
 
 def log_jobs(user_id: Any, ids: Iterable[int], verb: str, reason: str) -> None:

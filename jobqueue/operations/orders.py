@@ -13,13 +13,13 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, cast
 
-import structlog
 from django.contrib.auth import get_user_model
 from django.core.exceptions import ValidationError
 from django.db import DatabaseError, OperationalError, connections, transaction
 from django.db.models.functions import Now
 
 from jobqueue.conf import settings
+from jobqueue.logs import get_logger
 from jobqueue.models import BulkOrder, Job, JobEvent
 from jobqueue.operations import jobs as operations
 from jobqueue.operations.admin_log import log_jobs
@@ -31,7 +31,7 @@ NAMED = 20  # jobs that the database refused, by their ids
 INSUFFICIENT_PRIVILEGE = "42501"
 CANNOT = "CANNOT"  # why a job was left alone: the database refused the change
 ACTS = {BulkOrder.State.CANCELLED: "cancel order", BulkOrder.State.RUNNING: "resume order"}
-log = structlog.get_logger("jobqueue")
+log = get_logger()
 
 
 class RightsUnreadableError(Exception):

@@ -10,8 +10,7 @@ import asyncio
 import threading
 import time
 
-import structlog
-
+from jobqueue.logs import get_logger
 from jobqueue.operations import orders
 from jobqueue.store import bulk_orders
 from jobqueue.store.connections import Session
@@ -19,7 +18,7 @@ from jobqueue.worker.threads.handler_thread import HandlerThread
 
 WORK_SECONDS = 5.0  # then it is asked again whether to go on
 REST_SECONDS = 60.0  # after an error, or where the role may not read who has which right
-log = structlog.get_logger("jobqueue")
+log = get_logger()
 
 
 class BulkOrders:
