@@ -1,1 +1,1 @@
-"""How fast this queue is, beside the bare driver on the same machine: see docs/benchmarks.md."""
+"""How this queue compares with the bare driver on the same machine: see docs/benchmarks.md."""

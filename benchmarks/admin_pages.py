@@ -1,10 +1,10 @@
 """Server time and queries of every page of the admin, at whatever size the tables have.
 
 Fill them first: `python benchmarks/fill.py 5000000`. Then `python benchmarks/admin_pages.py`. Each
-page is asked for some times: the first time is shown in brackets, for it may find nothing in
-memory; of all times the slowest but one counts. Where the server runs here, the mean time of the
-processors (Python's and the server session's) stands behind it: what a busy machine does not
-change. Exit code 1 when a page is over its limit.
+page is requested several times: the first time is shown in brackets, since its data may not be in
+memory yet; of all times the second slowest counts. If the server runs on this machine, the mean CPU
+time (of Python and of the server session) follows, since a busy machine does not change it. Exit
+code 1 when a page is over its limit.
 """
 
 import os

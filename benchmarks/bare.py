@@ -1,4 +1,4 @@
-"""The bare driver: the least worker that claims and completes in batches. The measure of others.
+"""The bare driver: the smallest worker that claims and completes in batches. The yardstick.
 
 No heartbeat, no retry, no recovery, no history, no logging: what psycopg and one event loop can do.
 `python -m benchmarks.bare worker CONCURRENCY | enqueue COUNT GAP_SECONDS`

@@ -28,7 +28,7 @@ def one(count: int, gap: float) -> None:
 
 
 def rates(count: int) -> None:
-    """Print jobs a second: bare statements through Django's connection, and this app's calls."""
+    """Print jobs per second: bare statements through Django's connection, and this app's calls."""
     ways: dict[str, tuple[Callable[[int], float | None], int]] = {
         "INSERT": (_insert, count),
         "enqueue": (_enqueue, count),

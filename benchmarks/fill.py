@@ -1,6 +1,6 @@
 """Fills the queue's tables with a long history, quickly: `python benchmarks/fill.py [ROWS]`.
 
-Deletes what is there. Point DJANGO_SETTINGS_MODULE and DATABASE_URL at a database of its own.
+Deletes everything first. Point DJANGO_SETTINGS_MODULE and DATABASE_URL at a database of its own.
 """
 
 import os

@@ -1,6 +1,6 @@
-"""Every measurement, one after the other: `python -m benchmarks.full [NAME …]`, see NAMES.
+"""Every measurement, one after another: `python -m benchmarks.full [NAME …]`, see NAMES.
 
-On DATABASE_URL's server, else on an embedded one. Each is bounded in jobs and in time. SCALE in the
+Uses DATABASE_URL's server, or an embedded one. Each is bounded in jobs and in time. SCALE in the
 environment multiplies the sizes of `history`, `held`, `memory` and `sweeps` (default 0.1: a tenth
 of the full sizes).
 """
@@ -22,7 +22,7 @@ REPEATS = 3
 
 
 def drains(server: Server) -> None:
-    """No-op coroutines; the bare driver beside them; plain functions."""
+    """No-op coroutines; the bare driver for comparison; plain functions."""
     for concurrency in (10, 50, 200):
         found: dict[str, list[float]] = {}
         for _ in range(REPEATS):

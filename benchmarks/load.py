@@ -52,7 +52,7 @@ FROM (VALUES ('jobqueue_attempt'), ('jobqueue_job')) AS t(name) ORDER BY name
 
 
 def rates(server: Server) -> None:
-    """Enqueue one by one beside a bare INSERT, and many beside COPY."""
+    """Enqueue one by one compared with a bare INSERT, and many compared with COPY."""
     with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
         answer = subprocess.run(
             [sys.executable, "-m", "benchmarks.client", "rates", "500"],
@@ -117,7 +117,7 @@ def _commit(server: Server, settings: str) -> float:
 
 
 def history(server: Server, scale: float) -> None:
-    """The same drain on an empty table, and beside final, scheduled and other ready jobs."""
+    """The same drain on an empty table, and with final, scheduled and other ready jobs."""
     final, others = int(10_000_000 * scale), int(1_000_000 * scale)
     levels = (10, 50)
     empty = {level: [drain(server, OURS, level, 20_000) for _ in range(3)] for level in levels}

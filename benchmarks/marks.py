@@ -1,4 +1,4 @@
-"""What handlers leave behind: records of one length in a file, so that its size is a count."""
+"""What handlers write: records of one length in a file, so that its size is a count."""
 
 import os
 import struct

@@ -15,7 +15,7 @@ INSERT INTO jobqueue_job (task, args)
 SELECT %(task)s, jsonb_build_array(g) FROM generate_series(1, %(count)s) g
 """
 # Only what this run has loaded. Each count by its own partial index: together they would read the
-# whole table, and beside millions of rows the measurement would measure itself.
+# whole table, and with millions of rows the measurement would measure itself.
 LEFT = """
 SELECT (SELECT count(*) FROM jobqueue_job WHERE state = 'READY' AND queue = 'default')
     + (SELECT count(*) FROM jobqueue_job WHERE state = 'RUNNING')
@@ -28,12 +28,12 @@ WHERE datname = current_database() AND wait_event_type = 'Lock'
 
 @dataclass(frozen=True)
 class Drain:
-    """How fast waiting jobs were done, and what each cost in microseconds of CPU."""
+    """How fast waiting jobs were finished, and what each cost in microseconds of CPU."""
 
     jobs_per_second: float
     worker_us: float
     server_us: float
-    lock_waits: int = 0  # seen by looks while it ran
+    lock_waits: int = 0  # sampled while it ran
 
 
 def drain(
@@ -86,15 +86,15 @@ def pickup(server: Server, kind: str, count: int, gap: float = 0.05) -> tuple[fl
 
 @dataclass(frozen=True)
 class Idle:
-    """What a worker costs that has nothing to do."""
+    """What an idle worker costs."""
 
-    statements: float  # a second
-    worker_ms: float  # of CPU a second
+    statements: float  # per second
+    worker_ms: float  # of CPU per second
     resident_mib: float
 
 
 def idle(server: Server, kind: str, seconds: float, *options: str) -> Idle:
-    """A worker at rest, after one job, watched from 5 s later on."""
+    """An idle worker after one job, measured from 5 s later on."""
     url = server.fresh()
     proxy = Proxy(url)
     try:

@@ -1,7 +1,7 @@
 """This queue in a harness that measures other queues, all in one run, interleaved.
 
 `python -m benchmarks.peers HARNESS [MEASURES [PEERS]]`, by default `m1,m2,m3,m4,m5` with
-`raw,pgqueuer`. HARNESS is a folder with `setup.sh`, `run.py` and `peers/`; it stays as it is: a
+`raw,pgqueuer`. HARNESS is a folder with `setup.sh`, `run.py` and `peers/`; it is not changed: a
 copy gets `peer_jobqueue.py` as one more peer. What it needs is put under BENCH_HOME.
 """
 
@@ -18,7 +18,7 @@ from typing import Any
 
 HOME = Path(os.environ.get("BENCH_HOME", Path(tempfile.gettempdir()) / "queue-bench"))
 REPEATS = os.environ.get("REPEATS", "3")
-# What a row of results is known by, and the figures to show.
+# The columns that identify a row of results, and the figures to show.
 SHOWN = {
     "m1": ("rate",),
     "m2": ("rate",),
@@ -61,7 +61,7 @@ def _lend_environment() -> None:
 
 
 def table(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield the medians of each case: ours, and beside each peer's how many times theirs it is."""
+    """Yield the medians of each case: ours, and each peer's with our ratio to it."""
     cases: dict[Key, dict[str, list[dict[str, Any]]]] = {}
     for row in rows:
         if row["m"] == "error":

@@ -1,4 +1,4 @@
-"""A proxy before the database that counts statements, and can make the way to it longer."""
+"""A proxy in front of the database that counts statements and can add latency."""
 
 import contextlib
 import socket

@@ -1,6 +1,6 @@
-"""The three figures to keep an eye on, beside the bare driver's. `make bench`, about a minute.
+"""The three figures to watch, compared with the bare driver's. `make bench`, about a minute.
 
-`python -m benchmarks.quick [REPEATS]`; on DATABASE_URL's server, else on an embedded one.
+`python -m benchmarks.quick [REPEATS]`; on DATABASE_URL's server, or an embedded one.
 """
 
 import sys

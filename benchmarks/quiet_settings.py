@@ -1,4 +1,4 @@
-"""The site's settings without NOTIFY: what a wake costs the one who enqueues."""
+"""The site's settings without NOTIFY: to see what a wake costs whoever enqueues."""
 
 from project.settings import *  # noqa: F403
 

@@ -33,7 +33,7 @@ class Server:
         return urlunsplit(urlsplit(self.url)._replace(path=f"/{database}"))
 
     def fresh(self) -> str:
-        """Drop what the last run left; return the URL of an empty, migrated database."""
+        """Drop what the last run created; return the URL of an empty, migrated database."""
         self._fresh(DATABASE, TEMPLATE)
         self.execute("CHECKPOINT")
         return self.at()
@@ -61,8 +61,8 @@ class Server:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the time on a processor of one process: of its threads that live, as the scheduler
-    counts it in nanoseconds. The ticks of other books are too coarse for a process at rest."""
+    """Return the CPU time of one process: of its living threads, as the scheduler counts it in
+    nanoseconds. Other counters have ticks that are too coarse for an idle process."""
     total = 0
     for book in Path(f"/proc/{pid}/task").glob("*/schedstat"):
         with contextlib.suppress(OSError):  # it has just ended
@@ -72,7 +72,7 @@ def cpu_seconds(pid: int) -> float:
 
 @contextlib.contextmanager
 def running() -> Iterator[Server]:
-    """Give the server of DATABASE_URL where set, else an embedded one of the benchmarks' own."""
+    """Return the server of DATABASE_URL where set, otherwise an embedded one of the benchmarks."""
     with postgres.running(postgres.BENCHMARKS) as url:
         server = Server(url)
         try:

@@ -1,4 +1,4 @@
-"""The leader's batches beside a long history: how long each transaction takes."""
+"""The leader's batches with a long history: how long each transaction takes."""
 
 from __future__ import annotations
 

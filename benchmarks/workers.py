@@ -21,7 +21,7 @@ START_SECONDS, STOP_SECONDS = 30, 20
 
 @dataclass
 class Run:
-    """One worker's life, and what it left."""
+    """One worker's run, and what it reported."""
 
     folder: Path
     process: subprocess.Popen[bytes] | None = None
@@ -31,7 +31,7 @@ class Run:
         self.marks = self.folder / "marks"
 
     def wait_for(self, count: int, seconds: float) -> None:
-        """Wait until so many handlers have run."""
+        """Wait until this many handlers have run."""
         end = time.monotonic() + seconds
         while marks.count(self.marks) < count:
             if time.monotonic() > end or (self.process and self.process.poll() is not None):
@@ -48,7 +48,7 @@ class Run:
         return cpu_seconds(self.pid)
 
     def resident_mib(self) -> float:
-        """Return the resident memory of this moment."""
+        """Return the current resident memory."""
         status = Path(f"/proc/{self.pid}/status").read_text()
         return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 

@@ -1,8 +1,8 @@
 """The embedded PostgreSQL of the example site and of the tests, for where no DATABASE_URL is set.
 
-One process owns the server of a folder: it holds the folder's lock for as long as it lives, starts
-the server, and stops it at its end. Every other process only reads the address. An owner that was
-killed loses the lock with its life; the next one takes over the server that it left behind.
+One process owns the server of a folder: it holds the folder's lock while it runs, starts the
+server, and stops it when it ends. Every other process only reads the address. A killed owner loses
+the lock; the next one takes over the running server.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ class PostgresError(RuntimeError):
 
 
 def address(folder: Path = DEMO) -> str | None:
-    """Return the URL of the folder's server, or None where nobody has started one."""
+    """Return the URL of the folder's server, or None when it has not been started."""
     try:
         return (folder / "address").read_text().strip() or None
     except OSError:
@@ -51,12 +51,12 @@ def address(folder: Path = DEMO) -> str | None:
 
 
 def not_started(folder: Path = DEMO) -> str:
-    """Return a URL at which nobody answers, and whose error names the folder."""
+    """Return a URL that cannot be connected to, and whose error names the folder."""
     return _url(folder)
 
 
 def _url(sockets: Path) -> str:
-    """Write an address that libpq, psycopg and django-environ all read alike."""
+    """Return an address that libpq, psycopg and django-environ all understand."""
     return f"postgresql://postgres@/postgres?host={quote(str(sockets))}"
 
 
@@ -64,7 +64,7 @@ def _url(sockets: Path) -> str:
 def running(folder: Path = DEMO, **settings: str) -> Iterator[str]:
     """Give the URL of a running database: DATABASE_URL where set, else the embedded server's.
 
-    The settings are the server's own, for the one who starts it.
+    The settings are those of the server, used by whoever starts it.
     """
     if url := os.environ.get("DATABASE_URL"):
         yield url
@@ -81,7 +81,7 @@ def running(folder: Path = DEMO, **settings: str) -> Iterator[str]:
 
 
 class Server:
-    """A PostgreSQL whose data belong to one folder."""
+    """A PostgreSQL whose data are in one folder."""
 
     def __init__(self, folder: Path, **settings: str) -> None:
         self.folder, self.settings = folder, settings
@@ -101,7 +101,7 @@ class Server:
         return (self.folder / "lock").open("w")
 
     def own(self, lock: IO[str], *, timeout: float = 60) -> bool:
-        """Say whether we are the owner now; False once another owner's server is ready."""
+        """Return whether we are the owner now; False once another owner's server is ready."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             with contextlib.suppress(BlockingIOError):
@@ -117,8 +117,8 @@ class Server:
         """Start the server, or take over the running one, and publish its address."""
         if not self.data.exists():
             self._initialize()
-        # A server that was just killed may stand in the process table, or its children in shared
-        # memory, for a moment yet: until they are gone, a start is refused.
+        # A server that was just killed may be in the process table, or its children in shared
+        # memory, for a moment more: until they are gone, a start is refused.
         deadline = time.monotonic() + START_SECONDS
         while not self.answers():
             complaint = self._start()
@@ -159,7 +159,7 @@ class Server:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _initialize(self) -> None:
-        # Renamed only when complete: an initdb that was killed leaves nothing that looks usable.
+        # Renamed only when complete: a killed initdb creates nothing that looks usable.
         half = self.data.with_suffix(".new")
         shutil.rmtree(half, ignore_errors=True)
         choices = ["--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C"]
@@ -202,7 +202,7 @@ class Server:
         return PostgresError(f"The embedded PostgreSQL failed: {complaint}")
 
     def _call(self, program: str, *arguments: str) -> str | None:
-        """Run a program of PostgreSQL; return its complaint, or None when it went well."""
+        """Run a program of PostgreSQL; return its error output, or None when it succeeded."""
         command = [str(self._programs / program), *arguments]
         done = subprocess.run(  # noqa: S603  # a program of our own, no shell
             command,

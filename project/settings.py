@@ -1,4 +1,4 @@
-"""Settings of the example site, from the environment where it says something.
+"""Settings of the example site, from the environment where it sets them.
 
 DATABASE_URL names the PostgreSQL; where it is unset, the embedded server's address is read. Nothing
 is started here. SECRET_KEY and DEBUG may be set too.
@@ -23,7 +23,7 @@ env = environ.Env()
 
 
 def database() -> dict[str, Any]:
-    """Return the default database; one that nobody has started yet fails only when connected to."""
+    """Return the default database; one that is not running fails only at the first connection."""
     url = os.environ.get("DATABASE_URL") or postgres.address() or postgres.not_started()
     scheme, separator, _ = url.partition("://")
     if scheme not in {"postgres", "postgresql"} or not separator:
@@ -39,7 +39,7 @@ def database() -> dict[str, Any]:
             "DATABASE_URL cannot be read: write it as postgresql://user:password@host:port/name, "
             "with special characters percent-encoded"
         ) from None
-    # A socket's folder can stand in a URL as an option only; everybody else looks in HOST.
+    # In a URL a socket's folder can only be an option; everything else reads HOST.
     config["HOST"] = config.get("OPTIONS", {}).pop("host", config["HOST"])
     return config
 
@@ -122,7 +122,7 @@ USE_TZ = True
 STATIC_URL = "static/"
 MEDIA_ROOT = BASE_DIR / "media"
 
-# Letters are written to files here, so that the demo needs no mail server.
+# E-mails are written to files here, so that the demo needs no mail server.
 MAILERS = {
     "default": {
         "BACKEND": "django.core.mail.backends.filebased.EmailBackend",
@@ -138,7 +138,7 @@ LOGGING = {
     # Neither the root nor `jobqueue` has a handler: the worker's events go its own way to stderr.
     "loggers": {
         "django": {"handlers": ["console"], "level": "INFO"},
-        # The worker's own events tell the same, once.
+        # The worker's own events say the same, once.
         "django.tasks": {"level": "CRITICAL"},
     },
 }

@@ -42,7 +42,7 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 
 def choose_port(wanted: str | None) -> int:
-    """Return PORT, which must be free then, or the first free port from 8000 on."""
+    """Return PORT, which must be free if it is set, or the first free port from 8000 on."""
     if wanted and not (wanted.isdecimal() and 0 < int(wanted) < 65536):
         raise DemoError(f"PORT={wanted} is not a port: a number from 1 to 65535 is needed.")
     candidates = [int(wanted)] if wanted else range(8000, 8100)
@@ -56,7 +56,7 @@ def choose_port(wanted: str | None) -> int:
 
 
 def prepare() -> None:
-    """Bring the database up to date, with an administrator and, at first, some work in it."""
+    """Migrate the database, and add an administrator and, the first time, some jobs."""
     manage("migrate", "--verbosity", "0")
     import django
 
@@ -96,7 +96,7 @@ class Children:
     """The web server and the worker, each in a session of its own.
 
     So a Ctrl-C, which goes to the whole foreground group, reaches them only through us, and the
-    worker counts exactly the signals that the user gave.
+    worker counts exactly the signals that the user sent.
     """
 
     def __init__(self, port: int) -> None:
@@ -129,7 +129,7 @@ class Children:
         )
 
     def _start_guard(self) -> None:
-        """Have both stopped even if we are killed: the guard's stdin ends with us."""
+        """Stop both even if we are killed: the guard's stdin ends with us."""
         pids = [str(process.pid) for process in self.processes.values()]
         command = ["/bin/sh", "-c", 'read -r _; kill -s TERM "$@"', "guard", *pids]
         self.guards.append(
@@ -137,7 +137,7 @@ class Children:
         )
 
     def _announce(self) -> None:
-        """Print the addresses once the page can be reached, so that they stand last."""
+        """Print the addresses once the page can be reached, so that they come last."""
         web = self.processes["web server"]
         while not self.signals_seen and web.poll() is None:
             with contextlib.suppress(OSError):
@@ -150,7 +150,7 @@ class Children:
             print("\n  Ctrl-C stops everything.\n", flush=True)
 
     def _wait(self) -> int:
-        """Pass on the stop signals until both are gone; say whether one went by itself."""
+        """Pass on the stop signals until both have ended; return whether one ended by itself."""
         failed: str | None = None
         while living := [p for p in self.processes.values() if p.poll() is None]:
             if failed is None and not self.signals_seen and len(living) < len(self.processes):

@@ -1,4 +1,4 @@
-"""Write the sample files of the example site anew: the same bytes every time."""
+"""Regenerate the sample files of the example site: the same bytes every time."""
 
 import sys
 from pathlib import Path

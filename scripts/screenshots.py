@@ -1,6 +1,6 @@
 """Makes the pictures of the admin for the documentation: `python scripts/screenshots.py`.
 
-In a database of its own (Django's test database), with made-up rows, in light and in dark.
+Uses Django's test database with made-up rows; light and dark.
 """
 # ruff: noqa: S106, S311  (a throw-away database, and dice for its rows)
 
@@ -74,7 +74,7 @@ def main() -> None:
             log_in(page, address)
             for name, where in pages.items():
                 page.goto(address + where)
-                page.reload()  # the first answer tells the server the browser's zone
+                page.reload()  # the first request gives the server the browser's time zone
                 page.screenshot(path=IMAGES / f"{name}-{scheme}.png", full_page=name != "jobs")
             page.goto(f"{address}/admin/jobqueue/job/?state=DEAD")
             page.get_by_label("all matching jobs, on every page").check()

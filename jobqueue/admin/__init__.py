@@ -1,4 +1,4 @@
-"""The operator's desk, inside Django's admin. Pages show; verbs act."""
+"""The operator's pages inside Django's admin. Pages only read; actions change things."""
 
 from jobqueue.admin.bulk_orders import BulkOrderAdmin
 from jobqueue.admin.dashboard import DashboardAdmin

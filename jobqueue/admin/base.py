@@ -1,4 +1,4 @@
-"""What every page of the desk has in common: closed by default, read-only, framed by the admin."""
+"""What all pages have in common: permissions, read-only by default, the admin's layout."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ else:
 
 
 class DeskAdmin(_Base):
-    """A model's place in the admin whose pages are our own.
+    """A model in the admin whose pages are our own.
 
-    The stock forms for adding, changing and deleting are not routed at all: rows of the queue
-    change by verbs only.
+    Django's forms for adding, changing and deleting have no URLs here: the queue's rows change by
+    actions only.
     """
 
-    permission = ""  # what one must have to see the pages, "app.codename"
+    permission = ""  # the permissions to see the pages, "app.codename"
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -56,7 +56,7 @@ class DeskAdmin(_Base):
         return may(request.user, self.permission)
 
     def page(self, view: View) -> View:
-        """Wrap a view: staff only, CSRF, never cached, never framed, and allowed to look."""
+        """Wrap a view: staff with the view permission only, CSRF, never cached, never framed."""
 
         def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
             if not self.has_view_permission(request):
@@ -70,7 +70,7 @@ class DeskAdmin(_Base):
 
     def _read(self, request: HttpRequest, view: View, *args: Any, **kwargs: Any) -> HttpResponse:
         """Show a page in a transaction whose statements are bounded, or say that it took too long.
-        The bound ends with the transaction: a pooler's other clients never meet it."""
+        The bound ends with the transaction, so a pooler's other clients never see it."""
         alias = settings().database
         try:
             with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
@@ -91,22 +91,22 @@ class DeskAdmin(_Base):
     def render(
         self, request: HttpRequest, template: str, context: dict[str, Any], status: int = 200
     ) -> HttpResponse:
-        """Render a page inside the admin's frame; `title` belongs into the context."""
+        """Render a page inside the admin's layout; the context needs a `title`."""
         request.current_app = self.admin_site.name
         full = {
             **self.admin_site.each_context(request),
             "opts": self.opts,
-            # Unfold brings an htmx of its own; a second one would ask for everything twice.
+            # Unfold brings an htmx of its own; a second one would send every request twice.
             "htmx": apps.is_installed("django_htmx") and not apps.is_installed("unfold"),
             **context,
         }
-        # At once, not by a TemplateResponse: the viewer's zone holds during the view only.
+        # Rendered here, not by a TemplateResponse: the viewer's zone is active in the view only.
         return render(request, f"jobqueue/admin/{template}", full, status=status)
 
     def render_live(
         self, request: HttpRequest, page: str, inside: str, context: dict[str, Any]
     ) -> HttpResponse:
-        """Render a page, or only its inside, which asks for itself again."""
+        """Render a page, or only its live part, which refreshes itself."""
         return self.render(request, inside if is_fragment(request) else page, context)
 
 
@@ -119,7 +119,7 @@ ZONE_COOKIE = "jobqueue_zone"
 
 
 def viewer_zone(request: HttpRequest) -> tzinfo:
-    """The browser's zone, which the desk's script tells; else the one that is active."""
+    """The browser's time zone as our script reports it, otherwise the active one."""
     try:
         return ZoneInfo(unquote(request.COOKIES[ZONE_COOKIE]))
     except (KeyError, ValueError, OSError):
@@ -127,5 +127,5 @@ def viewer_zone(request: HttpRequest) -> tzinfo:
 
 
 def is_fragment(request: HttpRequest) -> bool:
-    """Whether htmx asks for a part of a page."""
+    """Whether htmx requests a part of a page."""
     return request.headers.get("HX-Request") == "true"

@@ -1,4 +1,4 @@
-"""Bulk orders: their list, one order's page, and what goes on with it while somebody looks."""
+"""Bulk orders: their list, and one order's page, which continues it while it is open."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from jobqueue.insight import stats
 from jobqueue.models import BulkOrder
 from jobqueue.operations import orders
 
-AT_ONCE_SECONDS = 2.0  # so long the confirming request works, and each turn of the page
+AT_ONCE_SECONDS = 2.0  # how long the confirming request works, and each refresh of the page
 SHOWN = 100
 BIGINT_MAX = 2**63 - 1
 
@@ -45,7 +45,7 @@ def _resume(order: BulkOrder, by: User, reason: str) -> tuple[bool, str]:
     return changed, _("It goes on.") if changed else _("It was not stopped.")
 
 
-# The right that each wants is that of the order's verb.
+# Each needs the permission of the order's action.
 ACTS: Mapping[str, tuple[Act, frozenset[str]]] = {
     "cancel": (
         Act(
@@ -79,7 +79,7 @@ def submit(
     home: str,
     moment: datetime,
 ) -> HttpResponse:
-    """Store the order, work at it for a moment, and lead to its page if more is to do."""
+    """Store the order, work on it for a moment, and redirect to its page if more is left to do."""
     user, selection = cast(User, request.user), cast(operations.Selection, choice.selection)
     try:
         order, created = orders.ask(
@@ -105,7 +105,7 @@ def submit(
 
 
 def result_of(order: BulkOrder) -> operations.Result:
-    """What it has done so far, as an act's own answer."""
+    """What it has done so far, in the form of an action's result."""
     return operations.Result(
         verb=order.verb, changed=order.changed, asked=order.asked, left=order.left
     )
@@ -113,7 +113,7 @@ def result_of(order: BulkOrder) -> operations.Result:
 
 @admin.register(BulkOrder)
 class BulkOrderAdmin(DeskAdmin):
-    """What was asked to be done to all jobs that match."""
+    """Actions that were requested for all matching jobs."""
 
     permission = "jobqueue.view_job"
 
@@ -136,14 +136,14 @@ class BulkOrderAdmin(DeskAdmin):
         return self.render(request, "order_list.html", context)
 
     def order_page(self, request: HttpRequest, pk: int) -> HttpResponse:
-        """One order: how far it has come, and who decided what."""
+        """One order: its progress, and who decided what."""
         order = self._get(pk)
         return self.render_live(
             request, "order.html", "order_live.html", self._facts(request, order)
         )
 
     def drive(self, request: HttpRequest, pk: int) -> HttpResponse:
-        """Go on with it for a moment: the page's own tick, by POST."""
+        """Continue it for a moment: the page's own refresh, by POST."""
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         order = self._get(pk)
@@ -155,7 +155,7 @@ class BulkOrderAdmin(DeskAdmin):
         return redirect("admin:jobqueue_bulkorder_change", pk)
 
     def act(self, request: HttpRequest, pk: int, name: str) -> HttpResponse:
-        """Cancel or resume it: an act of its own."""
+        """Cancel or resume it: an action of its own."""
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         order = self._get(pk)

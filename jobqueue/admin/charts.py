@@ -18,7 +18,7 @@ MINUTE, QUARTER = timedelta(minutes=1), timedelta(minutes=15)
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One span of time; lengths are texts, because a language's comma would break the SVG."""
+    """One period; lengths are strings, because a decimal comma would break the SVG."""
 
     x: str
     width: str
@@ -39,7 +39,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """What the template draws. `empty`: nothing happened, or nobody wrote it down."""
+    """What the template draws. `empty`: nothing happened, or no leader recorded it."""
 
     bars: list[Bar]
     p50: str = ""
@@ -141,7 +141,7 @@ def _path(values: list[float | None], top: float) -> str:
 
 
 def _nice(largest: float, least: float = 1) -> float:
-    """The next 1, 2 or 5 with zeros, so that the axis reads well."""
+    """The next 1, 2 or 5 followed by zeros, so that the axis is easy to read."""
     if largest <= least:
         return least
     unit = 10.0 ** ceil(log10(largest) - 1)

@@ -19,7 +19,7 @@ from jobqueue.models import Dashboard, Schedule
 
 @admin.register(Dashboard)
 class DashboardAdmin(DeskAdmin):
-    """Stands in the admin's index like a model, at `<admin>/jobqueue/dashboard/`."""
+    """Listed in the admin's index like a model, at `<admin>/jobqueue/dashboard/`."""
 
     permission = "jobqueue.view_job"
 
@@ -34,7 +34,7 @@ class DashboardAdmin(DeskAdmin):
         return self.render(request, "dashboard.html", self._figures(request))
 
     def live(self, request: HttpRequest) -> HttpResponse:
-        """The page's inside, which asks for itself again."""
+        """The page's live part, which refreshes itself."""
         return self.render(request, "dashboard_live.html", self._figures(request))
 
     def _figures(self, request: HttpRequest) -> dict[str, Any]:

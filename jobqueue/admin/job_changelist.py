@@ -1,8 +1,8 @@
-"""One page of a list of jobs, at the same price whatever the table's size.
+"""One page of a list of jobs, at the same cost whatever the table's size.
 
-Each tab reads along an index and goes on after the last row of the page before, or backwards before
-the first row of the page after. Filters that no index answers look at a window of rows in that
-order; where the window ends before the page is full, the page says so and offers to search on.
+Each tab reads along an index and continues after the last row of the previous page, or backwards
+before the first row of the next page. Filters without an index read a window of rows in that order;
+if the window ends before the page is full, the page says so and offers to search further.
 """
 # ruff: noqa: S608  (fragments are chosen among constants; every value is a parameter)
 
@@ -24,7 +24,7 @@ from jobqueue.models import Job
 from jobqueue.states import FINAL, State
 
 PAGE = 50
-WINDOW = 20_000  # rows that a filter without an index may look at
+WINDOW = 20_000  # rows that a filter without an index may read
 TEXT_WINDOW = 2_000  # jobs whose arguments and errors one page of a text search reads
 TEXT_BYTES = 8_192  # larger arguments are not searched
 ERROR_SHOWN, ERROR_SEARCHED = 400, 4_000
@@ -73,7 +73,7 @@ SELECT EXISTS (SELECT FROM jobqueue_job WHERE state = 'READY'
 BIGINT_MAX = 2**63 - 1
 
 # The window is chosen before anything is matched: what its end and the links reveal must not depend
-# on values that are covered. The match on the raw text only spares work inside the window.
+# on values that are covered. The match on the raw text only saves work inside the window.
 TEXT = """
 SELECT * FROM (SELECT * FROM ({rows}) n ORDER BY {order} LIMIT %(text_window)s) n
 WHERE n.last_error ILIKE %(pattern)s
@@ -89,15 +89,15 @@ TEXT_COLUMNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """The jobs of one page, and how to go on in both directions."""
+    """The jobs of one page, and how to continue in both directions."""
 
     jobs: list[Job]
     next: str = ""  # the cursor after which the next page begins
     previous: str = ""  # the cursor before which the previous page ends
     search_on: str = ""  # the cursor after a window that ended before the page was full
     looked_at: int | None = None  # how many jobs a text search read
-    truncated: bool = False  # only a part of what could match was looked at
-    more_wait: bool = False  # of the waiting jobs only those that come first were looked at
+    truncated: bool = False  # only a part of what could match was read
+    more_wait: bool = False  # of the waiting jobs only those that come first were read
 
 
 def fetch(filters: Filters, after: str = "", before: str = "", size: int = PAGE) -> Page:
@@ -276,7 +276,7 @@ def _escaped(text: str) -> str:
 
 
 def _shows(job: Job, text: str) -> bool:
-    """Whether the text stands in what a page would show: a search must not find out secrets."""
+    """Whether the text is in what a page would show: a search must not reveal secrets."""
     arguments = redact.cover_arguments(job.args, job.kwargs, job.signature)
     searched = json.dumps(arguments, ensure_ascii=False) + "\n" + redact.cover_text(job.last_error)
     return text.casefold() in searched.casefold()

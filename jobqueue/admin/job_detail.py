@@ -1,4 +1,4 @@
-"""One job's story, as its page tells it: finished values for a template that only shows."""
+"""One job's history for its page: ready-made values for a template that only shows them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ VALUE_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A value as text, perhaps cut, perhaps too large to show at all."""
+    """A value as text, perhaps shortened, perhaps too large to show at all."""
 
     text: str
     cut: bool = False
@@ -35,7 +35,7 @@ class Shown:
 
 @dataclass(slots=True)
 class Story:
-    """All that a job's page shows."""
+    """Everything that a job's page shows."""
 
     job: Job
     now: datetime
@@ -60,12 +60,12 @@ class Story:
 
     @property
     def percent(self) -> float | None:
-        """How far it is; None where that is not known."""
+        """Its progress; None where that is not known."""
         return percent(self.job.progress)
 
     @property
     def lease_seconds(self) -> float | None:
-        """How long the lease still lives."""
+        """How long the lease is still valid."""
         expires = self.job.lease_expires_at
         return None if expires is None else (expires - self.now).total_seconds()
 
@@ -75,7 +75,7 @@ class Story:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """One thing that happened: an attempt, or an act; neither for the claim that runs now."""
+    """One entry of the history: an attempt or an action; neither for the running claim."""
 
     at: datetime
     attempt: Attempt | None = None
@@ -85,7 +85,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """A time when its handler held up a worker's event loop, and where it stood."""
+    """One time when its handler blocked a worker's event loop, and where it did."""
 
     id: int
     at: datetime
@@ -113,7 +113,7 @@ FROM jobqueue_job WHERE id = %(id)s
 
 
 def load(pk: int) -> Story | None:
-    """Read one job with its attempts and events; None when it is not there."""
+    """Read one job with its attempts and events; None when there is none."""
     if pk >= 2**63:
         return None
     alias = settings().database
@@ -150,7 +150,7 @@ def load(pk: int) -> Story | None:
 
 
 def _cover(job: Job, attempts: list[Attempt], events: list[JobEvent]) -> None:
-    """Cover the secrets in every text that somebody else's code may have put there."""
+    """Cover the secrets in every text that other code may have written."""
     job.progress = redact.cover(job.progress)
     job.cancel_reason = redact.cover_text(job.cancel_reason)
     for attempt in attempts:
@@ -161,7 +161,7 @@ def _cover(job: Job, attempts: list[Attempt], events: list[JobEvent]) -> None:
 
 
 def _take_stack(event: JobEvent) -> Blocked:
-    """Part the stack from its headline, which alone stays in the timeline."""
+    """Separate the stack from its headline; only the headline is in the timeline."""
     headline, _, stack = event.note.partition("\n")
     event.note = headline.removesuffix(" at:")
     return Blocked(event.pk, event.at, event.note, stack)

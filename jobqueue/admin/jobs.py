@@ -1,4 +1,4 @@
-"""Jobs: the list, one job's page, and the acts on them."""
+"""Jobs: the list, one job's page, and the actions on them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from jobqueue.states import State
 
 @admin.register(Job)
 class JobAdmin(DeskAdmin):
-    """Every job, whatever became of it."""
+    """All jobs, in every state."""
 
     permission = "jobqueue.view_job"
 
@@ -84,12 +84,12 @@ class JobAdmin(DeskAdmin):
         ]
 
     def job_page(self, request: HttpRequest, pk: int) -> HttpResponse:
-        """One job's story."""
+        """One job's page."""
         story = self._story(request, pk)
         return self.render(request, "job.html", {"title": str(story.job), **story.context()})
 
     def live(self, request: HttpRequest, pk: int) -> HttpResponse:
-        """The parts of a job's page that change while one looks."""
+        """The parts of a job's page that refresh themselves."""
         return self.render(request, "job_live.html", self._story(request, pk).context())
 
     def _story(self, request: HttpRequest, pk: int) -> job_detail.Story:
@@ -107,11 +107,11 @@ class JobAdmin(DeskAdmin):
         return story
 
     def history(self, request: HttpRequest, pk: int) -> HttpResponse:
-        """Django's own history page has nothing that the job's page does not tell."""
+        """Django's own history page shows nothing that the job's page does not."""
         return redirect("admin:jobqueue_job_change", pk)
 
     def act(self, request: HttpRequest, name: str) -> HttpResponse:
-        """Ask, and when confirmed, do. Never by GET."""
+        """Ask for confirmation, then act. Never by GET."""
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         verb = perform.permitted(request, name)

@@ -1,4 +1,4 @@
-"""The queue's own words as an operator reads them, in the operator's language."""
+"""The queue's terms in the operator's language."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PHASES: Mapping[str, Promise] = {
     Phase.STOPPED: _("stopped"),
 }
 BLOCKED_LOOP = "blocked_loop"
-# What stands in `JobEvent.kind`.
+# The values of `JobEvent.kind`.
 ACTS: Mapping[str, Promise] = {
     "cancel": pgettext_lazy("act", "cancel"),
     "retry": pgettext_lazy("act", "retry"),

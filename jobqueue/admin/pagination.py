@@ -1,4 +1,4 @@
-"""How lists of jobs are sorted, and the cursors by which their pages go on."""
+"""How lists of jobs are sorted, and the cursors from which their pages continue."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _text(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """How a tab is sorted: columns with their direction, an index behind them, unique in all."""
+    """How a tab is sorted: columns with their direction, unique together, backed by an index."""
 
     columns: tuple[tuple[str, bool, Callable[[Any], Any]], ...]  # name, descending, parser
 
@@ -47,7 +47,7 @@ class Order:
 
     @property
     def after(self) -> str:
-        """The rows behind the cursor. The first term alone bounds the index scan."""
+        """The rows after the cursor. The first term alone bounds the index scan."""
         first, down, _ = self.columns[0]
         terms, equal = [], ""
         for name, descending, _ in self.columns:

@@ -56,7 +56,7 @@ ACTS = {
 
 @admin.register(Queue)
 class QueueAdmin(DeskAdmin):
-    """Every queue that is known, with a row or without."""
+    """Every known queue, with a row or without."""
 
     permission = "jobqueue.view_queue"
 
@@ -78,7 +78,7 @@ class QueueAdmin(DeskAdmin):
         return self.render_live(request, "queue_list.html", "queue_live.html", context)
 
     def queue_page(self, request: HttpRequest, pk: str) -> HttpResponse:
-        """Django's log links here; a queue's story is its list of ready jobs."""
+        """Django's log links here; a queue's page is its list of ready jobs."""
         where = reverse("admin:jobqueue_job_changelist")
         return redirect(f"{where}?{urlencode({'state': 'READY', 'queue': pk})}")
 

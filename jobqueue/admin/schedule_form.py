@@ -1,4 +1,4 @@
-"""The form of a schedule that an operator makes: checked as a declaration in code is."""
+"""The form for a schedule that an operator makes, checked like a declaration in code."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def covered(schedule: Schedule) -> tuple[Any, Any]:
 
 
 class ScheduleForm(_Base):
-    """Secrets among the arguments are shown covered, and stay what they are where left so."""
+    """Secrets among the arguments are shown covered, and are kept unless they are edited."""
 
     args = forms.JSONField(
         label=gettext_lazy("Arguments"),
@@ -95,13 +95,13 @@ class ScheduleForm(_Base):
         return value
 
     def validate_unique(self) -> None:
-        """Django's own check would look in the default database."""
+        """Django's own check would query the default database."""
         rows = Schedule.objects.using(settings().database).exclude(pk=self.instance.pk)
         if rows.filter(name=self.cleaned_data.get("name")).exists():
             self.add_error("name", _("There is a schedule of that name."))
 
     def clean(self) -> dict[str, Any]:
-        """Everything that would make each of its ticks fail is said now."""
+        """Report everything now that would make each of its ticks fail."""
         data: dict[str, Any] = super().clean() or self.cleaned_data
         if "cron" in data and "timezone" in data:
             try:

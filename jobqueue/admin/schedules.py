@@ -1,4 +1,4 @@
-"""Schedules: when they tick next, who fired the last ones, and their switch."""
+"""Schedules: their next ticks, who fired the last ones, and whether they are enabled."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ ACTS = {
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A coming tick; `wall` is the time in the schedule's own zone."""
+    """A future tick; `wall` is the time in the schedule's own zone."""
 
     at: datetime
     wall: str
@@ -116,7 +116,7 @@ class Tick:
 
 
 def preview(schedule: Schedule, now: datetime) -> tuple[list[Tick], str]:
-    """Return the next ticks with changes of the clocks marked, or why there are none."""
+    """Return the next ticks, with clock changes marked, or why there are none."""
     try:
         zone = cron.zone(schedule.timezone)
         coming = list(islice(cron.ticks(schedule.cron, schedule.timezone, now), PREVIEWED))
@@ -133,7 +133,7 @@ def preview(schedule: Schedule, now: datetime) -> tuple[list[Tick], str]:
 
 @admin.register(Schedule)
 class ScheduleAdmin(DeskAdmin):
-    """What recurs."""
+    """Recurring jobs."""
 
     permission = "jobqueue.view_schedule"
 
@@ -182,13 +182,13 @@ class ScheduleAdmin(DeskAdmin):
         return self.render(request, "schedule.html", context)
 
     def new_page(self, request: HttpRequest) -> HttpResponse:
-        """Make one."""
+        """Create one."""
         if not may(request.user, ADD):
             raise PermissionDenied
         return self._form(request, None, _("New schedule"))
 
     def edit_page(self, request: HttpRequest, pk: int) -> HttpResponse:
-        """Change one that an operator made; the code's own are changed in the code."""
+        """Edit one that an operator made; those declared in code are changed there."""
         schedule = self._get(pk)
         if not may(request.user, CHANGE) or schedule.origin != Schedule.Origin.ADMIN:
             raise PermissionDenied

@@ -27,7 +27,7 @@ ORDER = {name: place for place, name in enumerate(labels.REPORT)}
 
 @admin.register(Worker)
 class WorkerAdmin(DeskAdmin):
-    """The processes that live, and how the last ones ended."""
+    """Running workers, and how recent ones ended."""
 
     permission = "jobqueue.view_worker"
 
@@ -38,7 +38,7 @@ class WorkerAdmin(DeskAdmin):
         ]
 
     def list_page(self, request: HttpRequest) -> HttpResponse:
-        """The living first, then the last deploys at a glance."""
+        """The running ones first, then those that stopped recently."""
         now, lease = database_time(), stats.leader()
         gone = Worker.objects.using(settings().database).order_by("-last_seen_at")
         stopped = [_stopped(w) for w in gone.filter(phase=Phase.STOPPED)[:SHOWN]]
@@ -54,7 +54,7 @@ class WorkerAdmin(DeskAdmin):
         return self.render_live(request, "worker_list.html", "worker_list_live.html", context)
 
     def worker_page(self, request: HttpRequest, pk: UUID) -> HttpResponse:
-        """One process, what it runs, and its stop report."""
+        """One process, its running jobs, and its stop report."""
         worker = Worker.objects.using(settings().database).filter(pk=pk).first()
         if worker is None:
             raise Http404(_("There is no such worker. Its row was removed."))
@@ -84,7 +84,7 @@ def _stopped(worker: Worker) -> dict[str, Any]:
 
 @admin.register(LeaderLease)
 class LeaderLeaseAdmin(DeskAdmin):
-    """Who keeps house."""
+    """Who does the housekeeping."""
 
     permission = "jobqueue.view_leaderlease"
 

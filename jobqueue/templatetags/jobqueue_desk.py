@@ -1,4 +1,4 @@
-"""How the desk writes moments, durations and counts."""
+"""How the pages write times, durations and counts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _pair(first: str, many: int, second: str, few: int) -> str:
 
 @register.filter
 def moment(value: datetime | None) -> SafeString | str:
-    """A moment in the viewer's zone, with the zone."""
+    """A time in the viewer's zone, with the zone."""
     if value is None:
         return NOTHING
     local = timezone.localtime(value)
@@ -86,7 +86,7 @@ def span(start: datetime | None, end: datetime | None) -> str:
 
 @register.filter
 def count(value: Count | int) -> str:
-    """A number with its thousands apart, marked where it is an estimate."""
+    """A number with separated thousands, marked where it is an estimate."""
     if isinstance(value, int):
         return number_format(value, force_grouping=True)
     text = number_format(value.value, force_grouping=True)
@@ -125,7 +125,7 @@ def report_label(value: str) -> str:
 
 @register.filter
 def short_task(value: str) -> str:
-    """The function with its module's last part: what one recognises."""
+    """The function with the last part of its module, enough to recognise it."""
     return ".".join(value.rsplit(".", 2)[-2:])
 
 

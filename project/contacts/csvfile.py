@@ -1,5 +1,5 @@
-"""From a file's bytes to contacts, or to faults that say which line to mend. Pure but for Django's
-own e-mail rule."""
+"""From a file's bytes to contacts, or to faults that say which line to correct. Pure, apart from
+Django's own e-mail rule."""
 
 import codecs
 import csv
@@ -18,7 +18,7 @@ EXPECTED = "write name, email, and if you like company and phone"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A contact as its line has it, cleaned."""
+    """The contact of one line, cleaned."""
 
     line: int
     name: str
@@ -66,7 +66,7 @@ def _decoded(data: bytes) -> str | Fault:
 
 def _records(text: str) -> Iterator[tuple[int, list[str] | Fault]]:
     """Yield (line, fields) of every record that is not blank; a broken quote ends the file."""
-    # Spreadsheets of many countries write semicolons; the header's line decides.
+    # Spreadsheets in many countries use semicolons; the header line decides.
     first = next((line for line in io.StringIO(text) if line.strip()), "")
     delimiter = ";" if first.count(";") > first.count(",") else ","
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)

@@ -18,7 +18,7 @@ SOURCES = [
 
 
 class UploadForm(forms.Form):
-    """A file of one's own."""
+    """A file of the user's own."""
 
     file = forms.FileField(
         label="CSV file",
@@ -39,7 +39,7 @@ class UploadForm(forms.Form):
 
 
 class SampleForm(forms.Form):
-    """One of the shipped files, or a big one made on the spot."""
+    """One of the shipped files, or a big generated one."""
 
     source = forms.ChoiceField(choices=SOURCES)
 

@@ -1,4 +1,4 @@
-"""What the example site stores: contacts, the files they came from, and a partner's webhooks."""
+"""What the example site stores: contacts, their files, and webhooks to a partner."""
 
 from django.db import models
 from django.urls import reverse
@@ -13,7 +13,7 @@ class Outcome(models.TextChoices):
 
 
 class Import(models.Model):
-    """One file of contacts, and what became of it."""
+    """One file of contacts, and the outcome of its import."""
 
     name = models.CharField("file", max_length=200)
     content = models.BinaryField()
@@ -42,7 +42,7 @@ class Import(models.Model):
 
     @property
     def updated(self) -> int:
-        """How many of its contacts were known before."""
+        """How many of its contacts existed before."""
         return self.rows - self.added
 
 
@@ -81,7 +81,7 @@ class Webhook(models.Model):
 
 
 class Call(models.Model):
-    """One call that reached the partner, as its own log has it."""
+    """One call that reached the partner, according to the partner's log."""
 
     webhook = models.ForeignKey(Webhook, on_delete=models.CASCADE, related_name="calls")
     key = models.CharField(max_length=100)

@@ -1,4 +1,4 @@
-"""A partner's server, played in this process: each webhook bears the plan of its answers."""
+"""A partner's server, simulated in this process: each webhook holds the plan of its answers."""
 
 import asyncio
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ PLANS: dict[str, tuple[str, list[int]]] = {
 
 
 class PartnerError(Exception):
-    """The partner's server had a fault of its own."""
+    """The partner's server failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the partner said."""
+    """The partner's answer."""
 
     status: int
     retry_after: int | None = None

@@ -1,4 +1,4 @@
-"""What the pages ask of the queue: each stores its row and enqueues in one transaction."""
+"""How the pages use the queue: each function stores its row and enqueues in one transaction."""
 
 from datetime import timedelta
 
@@ -23,7 +23,7 @@ def request_import(name: str, content: bytes, receipt_to: str = VISITOR) -> Impo
 
 
 def request_sample(source: str) -> Import:
-    """Import one of the shipped files, or many contacts made on the spot."""
+    """Import one of the shipped files, or many generated contacts."""
     if source == "big":
         content = sample_data.as_csv(sample_data.lines(sample_data.BIG_ROWS, prefix="person"))
         return request_import("big.csv", content)

@@ -1,4 +1,4 @@
-"""Made-up contacts: the same ones for the same seed. No real person is meant; the addresses lie in
+"""Made-up contacts: the same ones for the same seed. No real person is meant; the addresses are in
 domains that are reserved for examples."""
 
 import csv
@@ -36,7 +36,7 @@ Line = list[str]
 
 
 def lines(count: int, seed: int = SEED, prefix: str = "contact") -> list[Line]:
-    """Return that many contacts in the order of COLUMNS, every address once."""
+    """Return this many contacts in the order of COLUMNS, with unique addresses."""
     dice = random.Random(seed)  # noqa: S311  (made-up data)
 
     def pick(words: Sequence[str]) -> list[str]:

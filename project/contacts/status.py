@@ -1,4 +1,4 @@
-"""What a page says about a job: one word, one sentence, and how far it is."""
+"""What a page says about a job: one word, one sentence, and its progress."""
 
 from dataclasses import dataclass
 

@@ -23,7 +23,7 @@ def import_contacts(context: JobContext, import_id: int) -> dict[str, int | str]
     """Import a whole file, or none of it.
 
     `atomic` puts everything below into one transaction with the job's success: an interrupted or
-    cancelled attempt leaves nothing behind, and a second one starts from nothing.
+    cancelled attempt changes nothing, and the next one starts from scratch.
     """
     upload = locked(import_id)
     if upload.outcome:
@@ -71,7 +71,7 @@ def refuse(upload: Import, faults: list[Fault]) -> None:
 
 
 def store(context: JobContext, upload: Import, rows: list[Row]) -> None:
-    """Write the contacts batch by batch, and then that they are there."""
+    """Write the contacts batch by batch, then record that they are stored."""
     # In the order of the unique key: two imports that share contacts lock them in the same order.
     ordered = sorted(rows, key=lambda row: row.email)
     context.progress(0, len(ordered), "importing")
@@ -104,10 +104,10 @@ def store(context: JobContext, upload: Import, rows: list[Row]) -> None:
 
 @task(queue_name="mail", atomic=True, max_attempts=8, timeout=60)
 def send_receipt(import_id: int) -> str:
-    """Tell the uploader what became of the file, once.
+    """Send the uploader the outcome, once.
 
-    A mail cannot be taken back, so a crash between the sending and the commit sends it again: with
-    the same Message-ID, by which mailboxes know it as the same letter.
+    A mail cannot be taken back, so a crash between sending and commit sends it again, with the
+    same Message-ID, by which mailboxes recognise it.
     """
     upload = locked(import_id)
     if upload.receipt_sent_at:
@@ -127,7 +127,7 @@ def send_receipt(import_id: int) -> str:
 
 @task(takes_context=True, max_attempts=4, timeout=30, backoff=2)
 async def deliver_webhook(context: JobContext, webhook_id: int) -> int:
-    """Deliver one message; the partner's answer decides how the job goes on."""
+    """Deliver one message; the partner's answer decides what happens to the job."""
     try:
         webhook = await Webhook.objects.aget(pk=webhook_id)
     except Webhook.DoesNotExist:

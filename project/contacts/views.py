@@ -1,4 +1,4 @@
-"""The pages. While something is unfinished they bear `data-live`, and live.js fetches them anew."""
+"""The pages. While something is unfinished they have `data-live`, and live.js refreshes them."""
 
 from datetime import timedelta
 
@@ -45,7 +45,7 @@ def index(request: HttpRequest) -> HttpResponse:
 
 @require_POST
 def import_sample(request: HttpRequest) -> HttpResponse:
-    """Import a shipped file by one click."""
+    """Import a shipped file with one click."""
     form = SampleForm(request.POST)
     if not form.is_valid():
         raise Http404("There is no such sample.")
@@ -54,7 +54,7 @@ def import_sample(request: HttpRequest) -> HttpResponse:
 
 @require_GET
 def download(request: HttpRequest, name: str) -> FileResponse:
-    """Hand out a shipped file."""
+    """Download a shipped file."""
     file = f"{name}.csv"
     if file not in (sample_data.GOOD, sample_data.FAULTY):
         raise Http404("There is no such sample.")
@@ -63,7 +63,7 @@ def download(request: HttpRequest, name: str) -> FileResponse:
 
 @require_GET
 def show_import(request: HttpRequest, pk: int) -> HttpResponse:
-    """One import: how far it is, or what became of it."""
+    """One import: its progress or its outcome."""
     upload = get_object_or_404(Import.objects.defer("content"), pk=pk)
     state = status.of_import(upload, status.jobs_of([upload]).get(upload.job_id))
     is_receipt_due = (
@@ -83,7 +83,7 @@ def show_import(request: HttpRequest, pk: int) -> HttpResponse:
 
 @require_POST
 def cancel_import(request: HttpRequest, pk: int) -> HttpResponse:
-    """Stop an import: a waiting one at once, a running one as soon as its job looks."""
+    """Stop an import: a waiting one at once, a running one as soon as its job checks."""
     upload = get_object_or_404(Import.objects.only("job_id"), pk=pk)
     by = request.user.get_username() or "a visitor"
     if upload.job_id and operations.cancel(upload.job_id, by=by, reason="cancel button").changed:
@@ -95,7 +95,7 @@ def cancel_import(request: HttpRequest, pk: int) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def webhooks(request: HttpRequest) -> HttpResponse:
-    """Send a webhook to a partner who misbehaves as asked; see every attempt."""
+    """Send a webhook to a partner that misbehaves on request; see every attempt."""
     form = WebhookForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
         request_webhook(form.cleaned_data["plan"], form.cleaned_data["delay"])

@@ -29,7 +29,7 @@ def staff(db: None) -> Callable[..., User]:
 
 @pytest.fixture
 def operator(staff: Callable[..., User]) -> Client:
-    """Logged in with every right of the desk."""
+    """Logged in with every permission of the admin pages."""
     client = Client()
     client.force_login(staff(*VIEW, *OPERATE, *SCHEDULES))
     return client

@@ -1,6 +1,6 @@
-"""Every address and every act of the desk, for everybody who might try.
+"""Every URL and every action of the admin pages, for every kind of user.
 
-The addresses come from Django's resolver and the acts from the desk's own tables: one that is new
+The URLs come from Django's resolver and the actions from the pages' own tables: one that is new
 fails here until somebody has said what it wants.
 """
 

@@ -1,4 +1,4 @@
-"""Asks for every page of the desk in django-unfold's theme; fails by an exception."""
+"""Requests every admin page in django-unfold's theme; fails by an exception."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""`manage.py jobqueue`: look at the queue and steer it. This file parses; the work is elsewhere."""
+"""`manage.py jobqueue`: inspect and control the queue. This file only parses the command line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jobqueue.states import FINAL, State
 
 LEFT_ALONE = 3
 UNDEFINED_TABLE, UNDEFINED_COLUMN = "42P01", "42703"
-# Which jobs a verb without ids works through.
+# Which jobs a subcommand without ids applies to.
 SOURCES = {
     "cancel": [State.SCHEDULED, State.READY, State.BLOCKED, State.RUNNING],
     "retry": [State.DEAD, State.CANCELLED],
@@ -189,7 +189,7 @@ def _add_who(parser: CommandParser) -> None:
 
 
 def _add_common(parser: CommandParser) -> None:
-    """Django's own options, which people write at the end: here they follow the inner command."""
+    """Django's own options, which people write at the end: here they come after the subcommand."""
     for name in ("--settings", "--pythonpath"):
         parser.add_argument(name, default=SUPPRESS, help=SUPPRESS)
     for name in ("--traceback", "--no-color", "--force-color", "--skip-checks"):

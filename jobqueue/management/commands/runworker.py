@@ -1,4 +1,4 @@
-"""`manage.py runworker`: run jobs until told to stop."""
+"""`manage.py runworker`: run jobs until asked to stop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Command(BaseCommand):
     """Parses the options; the work is in `jobqueue.launch` and `jobqueue.worker`."""
 
     help = "Run jobs. TERM or INT drains; a second one cancels what runs; a third leaves at once."
-    requires_system_checks: list[str] = []  # the settings are checked by the launch itself
+    requires_system_checks: list[str] = []  # `launch` checks the settings itself
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """The options of the contract; durations in seconds."""
