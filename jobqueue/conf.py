@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 from math import ceil
@@ -21,6 +21,9 @@ TOLERATED_FAILED_BEATS = 2
 LEADER_TRUST_MARGIN_SECONDS = 1.0
 # The whole process is gone at most this long after DRAIN_SECONDS + CANCEL_SECONDS.
 EXIT_MARGIN_SECONDS = 2.0
+# Connections of a worker besides its handlers': claims, outcomes, heartbeat, listener. From this
+# many slots on it has a second one for claims; the leader of the fleet has these more.
+WORKER_CONNECTIONS, SECOND_CLAIM_SLOTS, LEADER_CONNECTIONS = 4, 30, 2
 
 QUEUE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]{0,62}\Z")
 QUEUE_NAME_RULE = (
@@ -190,6 +193,13 @@ def _database_faults(settings: Settings) -> list[Fault]:
         message = f"uses {engine or 'no engine'}; jobqueue needs PostgreSQL."
         return [Fault("E005", f"DATABASES['{alias}']", message, hint)]
     return []
+
+
+def fleet_connections(slots: Sequence[int]) -> int:
+    """Return how many connections workers with these slots may open, one per running handler."""
+    seconds = sum(count >= SECOND_CLAIM_SLOTS for count in slots)
+    leading = LEADER_CONNECTIONS if slots else 0
+    return sum(slots) + WORKER_CONNECTIONS * len(slots) + seconds + leading
 
 
 def _clock_faults() -> list[Fault]:

@@ -1,4 +1,4 @@
-"""Looks at settings, database and fleet, and says what to change."""
+"""Examines settings, database and fleet, and says what to change."""
 
 from __future__ import annotations
 
@@ -19,9 +19,6 @@ from jobqueue.states import State
 ERROR, WARNING, NOTE = "error", "warning", "note"
 SKEW_SECONDS = 2.0
 OLD_TRANSACTION_SECONDS = 600.0
-# Connections that one worker process opens beside those of its handlers: claims, outcomes, beat,
-# listener, leader.
-OWN_CONNECTIONS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +41,8 @@ def examine(grace: float | None = None) -> list[Finding]:
     found = list(_settings(grace))
     if any(finding.level == ERROR for finding in found):
         return found
-    for look in LOOKS:
-        found += look()
+    for examination in EXAMINATIONS:
+        found += examination()
         if any(finding.level == ERROR for finding in found):
             break  # without its tables there is nothing more to see
     return found
@@ -83,20 +80,18 @@ SELECT clock_timestamp(),
     current_setting('autovacuum') = 'on',
     (SELECT EXTRACT(EPOCH FROM max(clock_timestamp() - xact_start))::double precision
      FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()),
-    (SELECT COALESCE(sum(concurrency), 0)::int FROM jobqueue_worker WHERE phase <> 'STOPPED'
-        AND died_at IS NULL AND last_seen_at > clock_timestamp() - interval '1 minute'),
-    (SELECT count(*)::int FROM jobqueue_worker WHERE phase <> 'STOPPED'
+    ARRAY(SELECT concurrency FROM jobqueue_worker WHERE phase <> 'STOPPED'
         AND died_at IS NULL AND last_seen_at > clock_timestamp() - interval '1 minute')
 """
 
 
 def _server() -> Iterator[Finding]:
-    now, allowed, vacuums, oldest, slots, workers = stats.row(SERVER, {})
+    now, allowed, vacuums, oldest, slots = stats.row(SERVER, {})
     if abs(skew := (now - datetime.now(UTC)).total_seconds()) > SKEW_SECONDS:
         text = f"The database's clock and this machine's differ by {abs(skew):.1f} s."
         yield Finding(NOTE, text, "Leases do not mind; run_after and cron mean the database's.")
-    if (needed := slots + OWN_CONNECTIONS * workers) > allowed:
-        text = f"{workers} workers may open {needed} connections, the server allows {allowed}."
+    if (needed := conf.fleet_connections(slots)) > allowed:
+        text = f"{len(slots)} workers may open {needed} connections, the server allows {allowed}."
         yield Finding(WARNING, text, "Raise max_connections, or lower CONCURRENCY.")
     if not vacuums:
         text = "autovacuum is off: the queue's tables will grow and slow down."
@@ -146,4 +141,10 @@ def _parked() -> Iterator[Finding]:
         yield Finding(WARNING, text, "Deploy the code that has it, or cancel them.")
 
 
-LOOKS: tuple[Callable[[], Iterator[Finding]], ...] = (_tables, _server, _fleet, _queues, _parked)
+EXAMINATIONS: tuple[Callable[[], Iterator[Finding]], ...] = (
+    _tables,
+    _server,
+    _fleet,
+    _queues,
+    _parked,
+)

@@ -42,6 +42,28 @@ def test_the_documented_rights_name_every_table():
     assert set(re.findall(r"jobqueue_(?!job_id_seq)[a-z]+", granted)) == set(TABLES)
 
 
+def test_the_documented_count_of_connections_is_the_one_that_the_doctor_uses():
+    words = ("no", "one", "two", "three", "four", "five")
+    own, leader = words[conf.WORKER_CONNECTIONS], words[conf.LEADER_CONNECTIONS]
+    more, slots = words[conf.WORKER_CONNECTIONS + 1], conf.SECOND_CLAIM_SLOTS
+    sizing = " ".join(text("docs/operating.md").split())
+    assert (
+        f"Connections: {own} per worker, {more} from a `CONCURRENCY` of {slots} on, "
+        f"{leader} more for the leader"
+    ) in sizing
+    architecture = " ".join(text("docs/architecture.md").split())
+    assert f"A worker keeps {own}: claims" in architecture
+    assert f"From {slots} slots on it opens a fifth" in architecture
+    assert f"The leader has {leader} more" in architecture
+
+
+@pytest.mark.parametrize(
+    ("slots", "needed"), [([], 0), ([10], 10 + 4 + 2), ([10, 29, 30], 69 + 4 + 4 + 5 + 2)]
+)
+def test_a_fleet_needs_its_workers_connections_and_those_of_one_leader(slots, needed):
+    assert conf.fleet_connections(slots) == needed
+
+
 def anchors(page: str) -> set[str]:
     """The names that GitHub and others give to headings."""
     headings = re.findall(r"^#+ (.+)$", page, re.MULTILINE)

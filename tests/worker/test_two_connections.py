@@ -39,7 +39,7 @@ COUNT = 400
 
 @pytest.fixture(autouse=True)
 def two(monkeypatch):
-    monkeypatch.setattr("jobqueue.worker.claiming.claimer.TWO_FROM", 2)
+    monkeypatch.setattr("jobqueue.worker.claiming.claimer.SECOND_CLAIM_SLOTS", 2)
 
 
 @pytest_asyncio.fixture

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from uuid import UUID
 
 from jobqueue.clock import loop_time
-from jobqueue.conf import Settings
+from jobqueue.conf import SECOND_CLAIM_SLOTS, Settings
 from jobqueue.logs import get_logger
 from jobqueue.store import promotion
 from jobqueue.store.claims import Claim
@@ -34,15 +34,14 @@ MERGE_SECONDS = 0.01
 # The most that a lost event or a lost round costs.
 BOUND_SECONDS = 1.0
 RECOVER_SECONDS = 1.0
-# From this concurrency on, two connections claim in turn, so that the server and this process work
-# at the same time. With smaller rounds that would cost more than it gains.
-TWO_FROM = 30
 log = get_logger()
 
 
 def share_of(concurrency: int) -> int:
     """Return how many slots a round of one connection fills at most."""
-    return concurrency if concurrency < TWO_FROM else (concurrency + 1) // 2
+    # From there on two connections claim in turn, so that the server and this process work at the
+    # same time. With smaller rounds that would cost more than it gains.
+    return concurrency if concurrency < SECOND_CLAIM_SLOTS else (concurrency + 1) // 2
 
 
 class Claimer:
