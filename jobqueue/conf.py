@@ -206,7 +206,7 @@ def _clock_faults() -> list[Fault]:
     if django_settings.USE_TZ:
         return []
     hint = "Write USE_TZ = True, which is Django's default."
-    return [Fault("E008", "USE_TZ", "is False; jobqueue's moments bear their time zone.", hint)]
+    return [Fault("E008", "USE_TZ", "is False; jobqueue's moments have a time zone.", hint)]
 
 
 @cache
@@ -272,7 +272,7 @@ def connection_parameters(alias: str | None = None) -> dict[str, Any]:
     # Django's cursor class and adapters belong to its own connections.
     for key in ("cursor_factory", "context"):
         parameters.pop(key, None)
-    # Django switches prepared statements off unless told; the worker's few statements gain from
+    # Django switches prepared statements off by default; the worker's few statements gain from
     # them, and an explicit None (for an old transaction pooler) is kept.
     parameters["prepare_threshold"] = options.get("prepare_threshold", 1)
     if role := options.get("assume_role"):

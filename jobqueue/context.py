@@ -18,7 +18,7 @@ current_job: ContextVar[int | None] = ContextVar("jobqueue_current_job", default
 
 
 class Control:
-    """What the worker tells the handler, and the handler the worker.
+    """What the worker and the handler let each other know.
 
     Plain attributes: each is written by one side and read by the other, from any thread.
     """
@@ -39,7 +39,7 @@ class Control:
         self.stopping = False
         self.progress: str | None = None  # the latest, as JSON
         self.progress_number = 0
-        self.noted = False  # the worker has been told of progress that it has not looked at
+        self.noted = False  # the worker was notified of progress that it has not read yet
         self.on_progress = on_progress
 
 

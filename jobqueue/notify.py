@@ -16,7 +16,7 @@ from jobqueue.notifications import CHANNEL, Message, Ready, Scheduled, encode
 # would hold the lock that all notifications share for as long as the disk takes.
 NOT_FLUSHED = b"SET LOCAL synchronous_commit TO off"
 NOTIFY = b"SELECT pg_notify('" + CHANNEL.encode() + b"', %b)"
-# Each worker follows a round that a wake brought about with one more, later than this: it sees what
+# A worker follows each round that a wake started with one more, later than this: it sees what
 # was committed in between without a wake of its own.
 THIN_SECONDS = 0.005
 # When each queue's last wake was sent, and its priority.

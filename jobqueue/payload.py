@@ -72,7 +72,7 @@ def _check(value: Any, where: str, depth: int) -> None:
                 if not isinstance(key, str):
                     raise NotJSON(
                         f"{where} has the key {key!r} of type {type(key).__name__}; "
-                        "JSON keys are texts."
+                        "JSON keys are strings."
                     )
                 _check_text(key, f"the key {key!r} of {where}")
                 _check(item, f"{where}[{key!r}]", depth + 1)

@@ -70,7 +70,7 @@ def notify_new(state: str, queue: str, run_at: datetime, priority: int) -> None:
 
 
 def warn_of_another_transaction(alias: str) -> None:
-    """A job in its own transaction beside an open one elsewhere: seldom what was meant."""
+    """Warn of a job in its own transaction alongside an open one elsewhere: rarely intended."""
     if connections[alias].in_atomic_block:
         return
     for other in connections.all(initialized_only=True):

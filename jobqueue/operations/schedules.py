@@ -14,12 +14,12 @@ from jobqueue.tasks import resolve
 
 
 def enable(schedule: Schedule, *, by: object = None, reason: str = "") -> bool:
-    """Let it tick again, from its next fitting time on; return whether it had been off."""
+    """Let it fire again, from its next matching time on; return whether it had been off."""
     return _switch(schedule, True, "enable", by, reason)
 
 
 def disable(schedule: Schedule, *, by: object = None, reason: str = "") -> bool:
-    """Let it tick no more; return whether it had been on."""
+    """Stop it from firing; return whether it had been on."""
     return _switch(schedule, False, "disable", by, reason)
 
 
@@ -44,7 +44,7 @@ def delete(schedule: Schedule, *, by: object = None, reason: str = "") -> bool:
 
 
 def run(schedule: Schedule, *, by: object = None, reason: str = "") -> int:
-    """Enqueue its job now, beside its ticks, and return the job's id.
+    """Enqueue its job now, in addition to its ticks, and return the job's id.
 
     Raises UnknownTask, or what an enqueue raises.
     """

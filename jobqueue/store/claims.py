@@ -231,7 +231,7 @@ WHERE state = 'RUNNING' AND worker = %(worker)s AND lease_token = ANY(%(tokens)s
 
 
 async def found(connection: Connection, worker: UUID, tokens: Collection[UUID]) -> list[Claim]:
-    """Return the rows that bear one of these tokens."""
+    """Return the rows that have one of these tokens."""
     cursor = connection.cursor(row_factory=args_row(Claim))
     await cursor.execute(FOUND, {"worker": worker, "tokens": list(tokens)})
     return await cursor.fetchall()

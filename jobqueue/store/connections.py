@@ -31,7 +31,7 @@ KEEPALIVES = {
 }
 # A call whose socket was dropped ends by itself within a turn or two of the loop.
 UNWIND_SECONDS = 1.0
-# The statements' plans do not depend on their parameters; without this each call is planned anew,
+# The statements' plans do not depend on their parameters; without this each call is planned again,
 # which takes longer than running it. Not behind a pooler, whose sessions belong to others too: it
 # greets with a process number of its own.
 GENERIC_PLANS = """

@@ -13,7 +13,7 @@ WEATHER_STATES = {READ_ONLY, "55P03", "25P03", "25P04"}
 # After these a session is not used again: read-only; prepared statements that are not there, or are
 # another's.
 USELESS_STATES = {READ_ONLY, "26000", "42P05"}
-# How a login is refused: that early in the protocol an error bears no code.
+# How a login is refused: this early in the protocol an error has no code.
 REFUSALS = (
     "authentication failed",
     "no password supplied",

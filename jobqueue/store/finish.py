@@ -232,19 +232,19 @@ RETURNING j.lease_token
 
 
 async def progress(
-    connection: Connection, news: Sequence[tuple[int, UUID, str]]
+    connection: Connection, reports: Sequence[tuple[int, UUID, str]]
 ) -> frozenset[UUID]:
     """Store the latest progress (JSON text) of these claims; return the tokens that took it."""
     rows = ",".join(
-        f'{{"id": {id}, "token": "{token}", "progress": {text}}}' for id, token, text in news
+        f'{{"id": {id}, "token": "{token}", "progress": {text}}}' for id, token, text in reports
     )
     cursor = connection.cursor(row_factory=tuple_row)
     await cursor.execute(
         PROGRESS,
         {
             "input": f"[{rows}]",
-            "ids": [id for id, _, _ in news],
-            "tokens": [token for _, token, _ in news],
+            "ids": [id for id, _, _ in reports],
+            "tokens": [token for _, token, _ in reports],
         },
     )
     return frozenset(token for (token,) in await cursor.fetchall())

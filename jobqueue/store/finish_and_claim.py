@@ -25,7 +25,7 @@ from jobqueue.store.values import array, read_json, uuids
 
 Connection = AsyncConnection[Any]
 
-# What `endings.FINISH` does for a success, and no more: most outcomes are one, and nothing has to
+# What `finish.FINISH` does for a success, and no more: most outcomes are one, and nothing has to
 # be decided then. What cannot be written here (locked, or no longer ours) is left to that.
 _SUCCEED = """\
 WITH locked AS MATERIALIZED (

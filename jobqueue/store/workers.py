@@ -102,7 +102,7 @@ async def obstacle(connection: Connection, newest: str) -> str | None:
     """Return in one sentence why a worker cannot use this database, or None.
 
     `newest`: the last migration of this code. Where the tables were made without migrations, or
-    another role may read which ran, their presence has to do.
+    only another role may read which ran, it is enough that the tables exist.
     """
     cursor = connection.cursor(row_factory=tuple_row)
     await cursor.execute(RIGHTS, {"tables": list(TABLES)})

@@ -217,14 +217,14 @@ async def test_data_that_the_database_cannot_store_is_an_error_that_changes_noth
 @pytest.mark.spec("S92")
 async def test_progress_is_stored_under_the_right_token_only(connection):
     mine, lost = await running(connection), await running(connection)
-    news = [(*mine, '{"done": 1}'), (lost[0], uuid4(), '{"done": 2}')]
-    assert await store_finish.progress(connection, news) == {mine[1]}
+    reports = [(*mine, '{"done": 1}'), (lost[0], uuid4(), '{"done": 2}')]
+    assert await store_finish.progress(connection, reports) == {mine[1]}
     assert (await job_row(connection, mine[0]))["progress"] == {"done": 1}
     assert (await job_row(connection, lost[0]))["progress"] is None
 
 
 @pytest.mark.spec("S67", "D24")
-async def test_a_deleted_row_is_refused_and_not_made_anew(connection):
+async def test_a_deleted_row_is_refused_and_not_recreated(connection):
     claim = await running(connection)
     await connection.execute("DELETE FROM jobqueue_job WHERE id = %s", [claim[0]])
     assert (await finished(connection, ending(claim))).refused

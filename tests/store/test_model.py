@@ -124,7 +124,7 @@ class Store(RuleBasedStateMachine):
         return token if stale or not held else held[token.int % len(held)]
 
     def holder(self, token):
-        """The job that bears this token now."""
+        """The job that has this token now."""
         return next((job for job, e in self.model.items() if e.token == token), None)
 
     def some_job(self, token):
@@ -195,7 +195,7 @@ class Store(RuleBasedStateMachine):
         return State.SCHEDULED if hold or delay else State.READY
 
     def late(self, given):
-        """A refused write leaves its wish beside LOST, and finds itself where it had landed."""
+        """A refused write leaves its wish alongside LOST, and finds itself where it had landed."""
         history = self.do(store_finish.late(self.connection, [given]))
         stands = {t: o for e in self.model.values() for t, o in e.history.items()}
         assert {t: row.outcome for t, row in history.items()} == {
@@ -205,8 +205,8 @@ class Store(RuleBasedStateMachine):
     @rule(token=tokens, stale=RARELY)
     def progress(self, token, stale):
         token = self.aimed(token, stale)
-        news = [(self.some_job(token), token, '{"done": 1}')]
-        took = self.do(store_finish.progress(self.connection, news))
+        reports = [(self.some_job(token), token, '{"done": 1}')]
+        took = self.do(store_finish.progress(self.connection, reports))
         assert took == ({token} if self.holder(token) else set())
 
     @rule(job=jobs)

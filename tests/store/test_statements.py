@@ -1,4 +1,4 @@
-"""The statements as texts: valid, planned on indexes, and with the right clock."""
+"""The statements as strings: valid, planned on indexes, and with the right clock."""
 
 import importlib
 import pkgutil
@@ -118,7 +118,7 @@ OPERATORS = {
     if name.isupper() and isinstance(text, str) and text.startswith("\n") and text.endswith("\n")
 }
 USUAL = {
-    "limit": 500,  # as small beside this table as the real one is beside millions
+    "limit": 500,  # as small compared with this table as the real one with millions
     "sample": 1_000,
     "waiting": 100,
     "lease": 60,

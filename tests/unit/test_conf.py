@@ -42,7 +42,7 @@ def test_moments_without_a_zone_are_refused(settings, given):
     settings.USE_TZ = False
     (fault,) = given()[1]
     assert str(fault) == (
-        "USE_TZ: is False; jobqueue's moments bear their time zone. "
+        "USE_TZ: is False; jobqueue's moments have a time zone. "
         "Write USE_TZ = True, which is Django's default."
     )
     with pytest.raises(ImproperlyConfigured, match="USE_TZ"):

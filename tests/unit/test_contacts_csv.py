@@ -1,4 +1,4 @@
-"""Which files of contacts are taken, and what a refused line is told."""
+"""Which files of contacts are taken, and what is said of a refused line."""
 
 import csv
 

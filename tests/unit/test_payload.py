@@ -80,7 +80,7 @@ def test_a_tuple_becomes_a_list():
         ([gettext_lazy("x")], "args[0] is of type __proxy__. Pass str(value)"),
         ([User(pk=1)], "args[0] is of type User. Pass its primary key"),
         ([object()], "args[0] is of type object."),
-        ([{1: 2}], "args[0] has the key 1 of type int; JSON keys are texts."),
+        ([{1: 2}], "args[0] has the key 1 of type int; JSON keys are strings."),
         ([{None: 2}], "args[0] has the key None of type NoneType"),
         ([float("nan")], "args[0] is nan, which JSON does not know."),
         ([{"a": [float("-inf")]}], "args[0]['a'][0] is -inf"),
