@@ -10,7 +10,7 @@ demo:  ## Run the example site with a worker on http://127.0.0.1:8000/
 test:  ## Run the tests (ARGS="-k name" goes to pytest)
 	@scripts/test $(ARGS)
 
-bench:  ## Measure throughput, latency and idle cost beside the bare driver
+bench:  ## Measure throughput, latency and idle cost, compared with the bare driver
 	@scripts/setup
 	@.venv/bin/python -m benchmarks.quick $(ARGS)
 

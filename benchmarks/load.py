@@ -132,7 +132,7 @@ def history(server: Server, scale: float) -> None:
             for figure in ("jobs_per_second", "server_us")
         )
         print(
-            f"drain at {level} beside {final:,} final, {others:,} scheduled and {others:,} ready "
+            f"drain at {level} with {final:,} final, {others:,} scheduled and {others:,} ready "
             f"jobs elsewhere: {speed:.2f} of the empty table's; server CPU {served:.2f}"
         )
 
@@ -153,7 +153,7 @@ def held(server: Server, scale: float) -> None:
                 tenths.append(count / 10 / (time.perf_counter() - start))
                 start = time.perf_counter()
     print(
-        f"drain at 50 of {count:,} jobs beside an open transaction: the last tenth "
+        f"drain at 50 of {count:,} jobs during an open transaction: the last tenth "
         f"{tenths[-1] / tenths[0]:.2f} of the first ({tenths[0]:,.0f} jobs/s)"
     )
 

@@ -1,4 +1,4 @@
-"""What an operator may do to jobs from a page: permission, words, and the operation behind it."""
+"""What an operator may do to jobs from a page: permission, text, and the operation that does it."""
 
 from __future__ import annotations
 

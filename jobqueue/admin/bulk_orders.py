@@ -36,13 +36,13 @@ BIGINT_MAX = 2**63 - 1
 
 def _cancel(order: BulkOrder, by: User, reason: str) -> tuple[bool, str]:
     changed = orders.cancel(order, by=by, reason=reason)
-    text = _("Cancelled: no further job is changed.") if changed else _("It was not running.")
+    text = _("Cancelled: no more jobs are changed.") if changed else _("It was not running.")
     return changed, text
 
 
 def _resume(order: BulkOrder, by: User, reason: str) -> tuple[bool, str]:
     changed = orders.resume(order, by=by, reason=reason)
-    return changed, _("It goes on.") if changed else _("It was not stopped.")
+    return changed, _("It continues.") if changed else _("It was not stopped.")
 
 
 # Each needs the permission of the order's action.
@@ -52,7 +52,7 @@ ACTS: Mapping[str, tuple[Act, frozenset[str]]] = {
             name="cancel",
             permission="",
             label=gettext_lazy("Cancel"),
-            question=gettext_lazy("No further job is changed; what is done stays done."),
+            question=gettext_lazy("No more jobs are changed; what is done stays done."),
             run=_cancel,
             dangerous=True,
         ),
@@ -63,7 +63,7 @@ ACTS: Mapping[str, tuple[Act, frozenset[str]]] = {
             name="resume",
             permission="",
             label=gettext_lazy("Resume"),
-            question=gettext_lazy("It goes on where it stopped, under your name."),
+            question=gettext_lazy("It continues where it stopped, under your name."),
             run=_resume,
         ),
         frozenset({BulkOrder.State.CANCELLED, BulkOrder.State.REFUSED}),

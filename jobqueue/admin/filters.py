@@ -48,7 +48,7 @@ LONGEST = 200
 BIGINT_MAX = 2**63 - 1
 MOST_TASKS = 20
 MOST_WORKERS = 1_000
-# What else may stand in a list's address: where the page begins.
+# What else a list's URL may contain: where the page begins.
 PLACES = frozenset({"after", "before"})
 SHORT_ID = 8  # a worker's id as the pages print it: its last characters
 
@@ -92,7 +92,7 @@ class Filters:
             many = isinstance(given, QueryDict) and len(given.getlist(name)) > 1
             if many or len(value) > LONGEST or not value.isprintable():
                 faults.append(
-                    gettext("The filter “%(name)s” is not one short text.") % {"name": name}
+                    gettext("The filter “%(name)s” must be one short text.") % {"name": name}
                 )
             elif fault := _fault(name, value):
                 faults.append(fault)
@@ -143,7 +143,7 @@ class Filters:
         """Every job that matches, for verbs. Raises UnreadableFilterError for a search by text,
         which reads a part only."""
         if self.text:
-            fault = gettext("A search by text finds a part only: tick the jobs that you mean.")
+            fault = gettext("A text search finds only a part: select the jobs that you mean.")
             raise UnreadableFilterError([fault], self)
         newer = older = None
         if bound := self.age_bound:
@@ -207,7 +207,7 @@ def _fault(name: str, value: str) -> str:
     if name == "age" and value not in AGES:
         return gettext("There is no age “%(value)s”.") % {"value": value}
     if name == "worker" and value and not workers_of(value):
-        return gettext("There is no worker “%(value)s”: write its id, its end, or its name.") % {
+        return gettext("There is no worker “%(value)s”: enter its id, its end, or its name.") % {
             "value": value
         }
     return ""

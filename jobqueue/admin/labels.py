@@ -47,7 +47,7 @@ ACTS: Mapping[str, Promise] = {
     "reprioritise": _("changed its priority"),
     "move": _("moved it to another queue"),
     "bulk": _("asked for a bulk act"),
-    "order": _("asked for it"),
+    "order": _("requested it"),
     "cancel order": pgettext_lazy("act", "cancelled it"),
     "resume order": pgettext_lazy("act", "resumed it"),
     "done": pgettext_lazy("act", "done"),

@@ -40,7 +40,7 @@ NONCE = re.compile(r"[0-9a-f]{32}\Z")
 
 
 class RefusedError(ValueError):
-    """The form cannot be read as it stands: nothing is done."""
+    """The form cannot be read: nothing is done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ def choose(verb: JobVerb, form: QueryDict, moment: datetime) -> Choice:
         )
     ids = tuple(sorted({int(text) for text in form.getlist("job")}))
     if len(ids) > TICKED_AT_MOST:
-        raise RefusedError(gettext("At most %(n)d jobs can be ticked.") % {"n": TICKED_AT_MOST})
+        raise RefusedError(gettext("At most %(n)d jobs can be selected.") % {"n": TICKED_AT_MOST})
     jobs = Job.objects.using(settings().database).filter(pk__in=ids)
     sample = jobs.only("id", "task", "queue", "state").order_by("pk")[:SAMPLE]
     return Choice(ids=ids, estimate=len(ids), sample=tuple(sample))
@@ -153,7 +153,7 @@ def nonce(form: QueryDict) -> str:
     """The mark of a filled form. Raises RefusedError."""
     text = form.get("nonce", "")
     if not NONCE.match(text):
-        raise RefusedError(gettext("The form bears no mark: open it again."))
+        raise RefusedError(gettext("The form is incomplete. Open it again."))
     return text
 
 

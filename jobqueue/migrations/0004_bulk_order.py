@@ -56,7 +56,7 @@ class Migration(migrations.Migration):
                     "created_at",
                     models.DateTimeField(
                         db_default=django.db.models.functions.datetime.Now(),
-                        verbose_name="asked at",
+                        verbose_name="requested at",
                     ),
                 ),
                 (

@@ -37,7 +37,7 @@ class BulkOrder(models.Model):
     asked = models.BigIntegerField(default=0, db_default=0)  # of them running, asked to stop
     left = models.JSONField(default=dict, db_default={})
     trail = models.JSONField(default=list, db_default=[])  # who asked, cancelled, resumed
-    created_at = models.DateTimeField(_("asked at"), db_default=Now())
+    created_at = models.DateTimeField(_("requested at"), db_default=Now())
     updated_at = models.DateTimeField(_("last slice"), db_default=Now())
     finished_at = models.DateTimeField(_("ended at"), null=True, blank=True)
 

@@ -88,7 +88,7 @@ def _quote_reason(error: str) -> str:
         return f"A field is longer than {csv.field_size_limit()} characters: is a quote missing?"
     if "unexpected end of data" in error:
         return "A quote is opened here and never closed."
-    return "A quote stands in the middle of a field: double it inside, or leave it out."
+    return "There is a quote in the middle of a field: double it, or leave it out."
 
 
 def _header_fault(line: int, names: list[str]) -> Fault | None:
@@ -136,6 +136,6 @@ def _row(line: int, fields: dict[str, str], seen: dict[str, int]) -> Row | Fault
     except ValidationError:
         return Fault(line, f"“{email}” is not an e-mail address.")
     if first := seen.get(email):
-        return Fault(line, f"{email} stands on line {first} already.")
+        return Fault(line, f"{email} is on line {first} already.")
     seen[email] = line
     return Row(line=line, **values)

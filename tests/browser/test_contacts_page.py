@@ -1,4 +1,4 @@
-"""The example site as a person uses it, with a real worker behind it."""
+"""The example site as a person uses it, with a real worker."""
 
 import re
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ SOON = 20_000  # milliseconds
 def children(transactional_db: None, tmp_path: Path) -> Iterator[Children]:
     with Children(tmp_path) as started:
         yield started
-        # Shown for a test that failed: whether its page or its job stood still.
+        # Shown for a test that failed: whether its page or its job had stopped.
         print(*Job.objects.values_list("task", "state", "attempts", "last_error", "progress"))
 
 

@@ -1,4 +1,4 @@
-"""The operator's stories, as one lives them."""
+"""What operators do, in a real browser."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -55,7 +55,7 @@ def test_an_unreachable_database_is_one_line() -> None:
 
 @pytest.fixture
 def empty_database() -> Iterator[str]:
-    """The URL of a new database beside the tests' own."""
+    """The URL of a new database alongside the tests' own."""
     server = os.environ["DATABASE_URL"]
     name = f"demo_{os.getpid()}"
     address, mark, options = server.partition("?")

@@ -61,7 +61,7 @@ def test_quotes_may_hold_the_separator_quotes_and_line_ends() -> None:
         ("Ada,nobody,,", "“nobody” is not an e-mail address."),
         (f"{'x' * 201},a@x.example,,", "The name is longer than 200 characters."),
         ("A\0da,a@x.example,,", "The name contains a NUL character."),
-        ("Ada,FIRST@x.example,,", "first@x.example stands on line 2 already."),
+        ("Ada,FIRST@x.example,,", "first@x.example is on line 2 already."),
     ],
 )
 def test_a_faulty_line_is_named_with_its_reason_and_the_next_is_read(
@@ -101,7 +101,7 @@ def test_a_file_that_cannot_be_read_is_refused_by_one_sentence(
     ("text", "reason"),
     [
         ('"Ada,a@x.example,,\nBo,b@x.example,,\n', "A quote is opened here and never closed."),
-        ('"A"da,a@x.example,,\nBo,b@x.example,,\n', "A quote stands in the middle of a field"),
+        ('"A"da,a@x.example,,\nBo,b@x.example,,\n', "There is a quote in the middle of a field"),
         (f'"{"x" * (csv.field_size_limit() + 1)}', "A field is longer than 131072 characters"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Whatever stands in a row is shown as text."""
+"""Everything in a row is shown as text."""
 
 import re
 from typing import Any

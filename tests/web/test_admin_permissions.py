@@ -40,7 +40,7 @@ PAGES = {
     "bulkorder_changelist": ("view_job", 200),
     "bulkorder_change": ("view_job", 200),
 }
-# Each act, the permission that it wants beside the page's, and a state in which it has an effect.
+# Each action, the permission that it needs besides the page's, and a state in which it works.
 ACTS = {
     ("job_act", "cancel"): ("cancel_job", State.READY),
     ("job_act", "retry"): ("retry_job", State.DEAD),
@@ -69,7 +69,7 @@ RIGHTS = sorted({*OPERATE, *SCHEDULES})
 
 
 def routes() -> dict[str, str]:
-    """Name to address of everything that stands under the app's part of the admin."""
+    """Name to URL of everything in the app's part of the admin."""
 
     def walk(patterns: list[URLPattern | URLResolver], before: str) -> Iterator[tuple[str, str]]:
         for item in patterns:

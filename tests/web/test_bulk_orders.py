@@ -71,10 +71,10 @@ def test_many_go_on_slice_by_slice_on_the_orders_page(operator: Client, slices: 
     order = ask(operator)
     assert (order.state, order.changed, order.expected) == ("RUNNING", 4, 10)
     shown = operator.get(f"/admin/jobqueue/bulkorder/{order.pk}/").content.decode()
-    assert "No worker lives: this page goes on with it" in shown
+    assert "No worker is running: this page continues it" in shown
     assert f'hx-post="/admin/jobqueue/bulkorder/{order.pk}/drive/"' in shown
     rows.worker()
-    assert "by any worker and by this page" in drive(operator, order).content.decode()
+    assert "Any worker and this page continue it" in drive(operator, order).content.decode()
     assert (order.state, order.changed) == ("RUNNING", 8)
     drive(operator, order)
     assert (order.state, order.changed) == ("DONE", 10)

@@ -15,7 +15,7 @@ from jobqueue.launch import Options, launch
 class Command(BaseCommand):
     """Parses the options; the work is in `jobqueue.launch` and `jobqueue.worker`."""
 
-    help = "Run jobs. TERM or INT drains; a second one cancels what runs; a third leaves at once."
+    help = "Run jobs. TERM or INT drains; a second one cancels running jobs; a third exits at once."
     requires_system_checks: list[str] = []  # `launch` checks the settings itself
 
     def add_arguments(self, parser: ArgumentParser) -> None:

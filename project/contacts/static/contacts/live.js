@@ -1,5 +1,5 @@
 // Keeps one part of a page up to date: <div id="…" data-live="500"> is fetched anew every 500 ms
-// with its page, until it comes back without the attribute. Inside, only the elements that bear
+// with its page, until it comes back without the attribute. Inside, only the elements that have
 // data-part and have changed are replaced, so that focus and a click that has begun survive.
 (() => {
   const SLOW = 3000;
