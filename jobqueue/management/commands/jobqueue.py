@@ -29,7 +29,7 @@ SOURCES = {
 
 class Command(BaseCommand):
     help = (
-        "Look at the job queue and steer it. Exit codes: 0 done; 1 could not (settings, database); "
+        "Inspect and operate the job queue. Exit codes: 0 done; 1 could not (settings, database); "
         "2 bad arguments; 3 done, but something was left alone or is to be changed."
     )
 
@@ -46,12 +46,16 @@ class Command(BaseCommand):
             each.add_argument("--queue", type=_queue_name)
             each.add_argument("--task", help="dotted path")
             each.add_argument("--state", choices=[str(state) for state in SOURCES[verb]])
-            each.add_argument("--all", action="store_true", help="no filter: every job it fits")
+            each.add_argument(
+                "--all", action="store_true", help="no filter: every job it applies to"
+            )
             _add_who(each)
         prune = commands.add_parser("prune", help="delete final jobs past their retention")
         prune.add_argument("--older-than", type=_seconds, metavar="SECONDS")
         prune.add_argument("--state", choices=sorted(str(state) for state in FINAL))
-        examine = commands.add_parser("doctor", help="say what to change")
+        examine = commands.add_parser(
+            "doctor", help="check settings, database and workers, and say what to change"
+        )
         examine.add_argument(
             "--grace", type=_seconds, help="seconds from the platform's TERM to its KILL"
         )
