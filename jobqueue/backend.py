@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from django.core.checks import CheckMessage
-from django.tasks import Task, TaskResult, TaskResultStatus
+from django.tasks import Task, TaskResult
 from django.tasks.backends.base import BaseTaskBackend
 from django.tasks.exceptions import InvalidTask
 from django.tasks.signals import task_enqueued
 
-from jobqueue import results, signals
+from jobqueue import results, signals, task_results
 from jobqueue.checks import check_backend
 from jobqueue.enqueueing.enqueue import enqueue
 from jobqueue.enqueueing.task_options import validate
+from jobqueue.states import State
 from jobqueue.tasks import JobTask
 
 
@@ -51,19 +53,14 @@ class JobQueueBackend(BaseTaskBackend):
         """Insert a job. Raises ArgumentsError, TypeError or InvalidTask before anything is sent."""
         self.validate_task(task)
         stored = enqueue(task, args, kwargs, self.alias)
-        result: TaskResult[P, R] = TaskResult(
-            task=task,
-            id=str(stored.id),
-            status=TaskResultStatus.READY,
-            enqueued_at=stored.enqueued_at,
-            started_at=None,
-            finished_at=None,
-            last_attempted_at=None,
-            args=list(args),
+        result: TaskResult[P, R] = task_results.build(
+            task if task.backend == self.alias else replace(task, backend=self.alias),
+            id=stored.id,
+            state=State.READY,
+            args=args,
             kwargs=kwargs,
             backend=self.alias,
-            errors=[],
-            worker_ids=[],
+            enqueued_at=stored.enqueued_at,
         )
         signals.send(task_enqueued, "task_enqueued", type(self), result)
         return result

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
-from django.tasks import Task, TaskResult
-from django.tasks.base import TaskError
-from django.tasks.exceptions import InvalidTask, InvalidTaskBackend, TaskResultDoesNotExist
+from django.tasks import TaskResult
+from django.tasks.exceptions import TaskResultDoesNotExist
 
+from jobqueue import task_results
 from jobqueue.conf import settings
 from jobqueue.models import Attempt, Job
 from jobqueue.states import State
-from jobqueue.tasks import STATUS, UnknownTask, resolve
+from jobqueue.tasks import UnknownTask, resolve
 
 BIGINT_MAX = 2**63 - 1
 
@@ -33,46 +32,33 @@ def load(result_id: str) -> TaskResult[..., Any]:
 def of_job(job: Job, attempts: Iterable[Attempt]) -> TaskResult[..., Any]:
     """Return the TaskResult of a job and its attempts, oldest first."""
     try:
-        task = _as_enqueued(resolve(job.task), job)
+        declared = resolve(job.task)
     except UnknownTask as error:
         raise TaskResultDoesNotExist(f"Job {job.pk}: {error}") from error
-    attempts = list(attempts)
-    workers = [str(attempt.worker) for attempt in attempts]
+    attempts, runs = list(attempts), job.state == State.RUNNING
     latest = attempts[-1].started_at if attempts else None
-    if job.state == State.RUNNING:
-        workers.append(str(job.worker))
-        latest = job.claimed_at
-    result: TaskResult[..., Any] = TaskResult(
-        task=task,
-        id=str(job.pk),
-        status=STATUS[State(job.state)],
-        enqueued_at=job.enqueued_at,
-        started_at=job.started_at,
-        finished_at=job.finished_at,
-        last_attempted_at=latest,
+    return task_results.build(
+        task_results.as_enqueued(
+            declared,
+            backend=job.backend,
+            queue=job.queue,
+            priority=job.priority,
+            max_attempts=job.max_attempts,
+            options=job.options,
+        ),
+        id=job.pk,
+        state=job.state,
         args=job.args,
         kwargs=job.kwargs,
         backend=job.backend,
-        errors=[
-            TaskError(exception_class_path=a.error_class, traceback=a.traceback)
-            for a in attempts
-            if a.error_class
+        enqueued_at=job.enqueued_at,
+        started_at=job.started_at,
+        finished_at=job.finished_at,
+        last_attempted_at=job.claimed_at if runs else latest,
+        past=[
+            task_results.Past(str(each.worker), each.error_class, each.traceback)
+            for each in attempts
         ],
-        worker_ids=workers,
+        holder=str(job.worker) if runs else None,
+        value=job.result if job.state == State.SUCCEEDED else None,
     )
-    if job.state == State.SUCCEEDED:
-        object.__setattr__(result, "_return_value", job.result)
-    return result
-
-
-def _as_enqueued(task: Task[..., Any], job: Job) -> Task[..., Any]:
-    changes: dict[str, Any] = {"priority": job.priority, "queue_name": job.queue}
-    if job.backend != task.backend:
-        changes["backend"] = job.backend
-    try:
-        return replace(task, **changes)
-    except (
-        InvalidTask,
-        InvalidTaskBackend,
-    ):  # the queue or the backend has left the settings since
-        return task

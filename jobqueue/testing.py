@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.tasks import Task, TaskResult, TaskResultStatus
+from django.tasks import Task
 from django.tasks.backends.dummy import DummyBackend as DjangoDummyBackend
 from django.tasks.backends.immediate import ImmediateBackend as DjangoImmediateBackend
 from django.utils import timezone
 
+from jobqueue import task_results
 from jobqueue.context import JobContext
 from jobqueue.enqueueing.task_options import validate
+from jobqueue.states import State
 from jobqueue.tasks import JobTask, check_arguments
 
 
@@ -23,19 +25,18 @@ def context_for(task: Task[..., Any], *args: Any, attempt: int = 1, **kwargs: An
         raise TypeError(f"{task!r} takes no context: declare it with @task(takes_context=True).")
     check_arguments(task, args, kwargs)
     now = timezone.now()
-    result: TaskResult[..., Any] = TaskResult(
-        task=task,
-        id="1",
-        status=TaskResultStatus.RUNNING,
-        enqueued_at=now,
-        started_at=now,
-        finished_at=None,
-        last_attempted_at=now,
-        args=list(args),
+    result = task_results.build(
+        task,
+        id=1,
+        state=State.RUNNING,
+        args=args,
         kwargs=kwargs,
         backend=task.backend,
-        errors=[],
-        worker_ids=["test"] * attempt,
+        enqueued_at=now,
+        started_at=now,
+        last_attempted_at=now,
+        past=[task_results.Past("test", "", "")] * (attempt - 1),
+        holder="test",
     )
     return JobContext(task_result=result, number=attempt)
 

@@ -23,9 +23,6 @@ from jobqueue.tasks import (
     signature_text,
 )
 
-# Of a task's options these take effect in the worker; the others are columns.
-STORED_OPTIONS = ("timeout", "backoff", "atomic", "interruptible")
-
 # A stored moment earlier than this means "now"; it also keeps run_at a date that every zone knows.
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -51,7 +48,7 @@ def draft(
         "queue": task.queue_name,
         "backend": backend or task.backend,
         "priority": task.priority,
-        "options": _call_options(task, options),
+        "options": _call_options(task, options, current),
         "run_after": _moment(task.run_after),
         "expires": options.get("expires"),
         "max_attempts": options.get("max_attempts", current.max_attempts),
@@ -75,7 +72,7 @@ def encode_arguments(
     return args_text, kwargs_text
 
 
-def _call_options(task: Task[..., Any], options: dict[str, Any]) -> str:
+def _call_options(task: Task[..., Any], options: dict[str, Any], current: Settings) -> str:
     """What this call overrides: the declared options stay with the code, where a deploy may
     change them for waiting jobs too."""
     try:
@@ -86,10 +83,12 @@ def _call_options(task: Task[..., Any], options: dict[str, Any]) -> str:
         return "{}"
     usual = options_of(declared)
     changed = {
-        name: dotted(options[name])
-        for name in STORED_OPTIONS
-        if options.get(name, UNSET) != usual.get(name, UNSET)
+        name: dotted(value) for name, value in options.items() if value != usual.get(name, UNSET)
     }
+    if changed.get("max_attempts") not in (None, current.max_attempts):
+        del changed["max_attempts"]  # its column tells, unless it is what the setting says anyway
+    if task.run_after is not None:  # the row's own moment changes with each retry
+        changed["run_after"] = task.run_after.isoformat()
     return json.dumps(changed)
 
 

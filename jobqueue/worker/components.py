@@ -11,6 +11,7 @@ from jobqueue.store.workers import Identity
 from jobqueue.worker.bulk_orders import BulkOrders
 from jobqueue.worker.claiming.claimer import Claimer
 from jobqueue.worker.execution.executor import Executor
+from jobqueue.worker.execution.history import History
 from jobqueue.worker.execution.stuck import StuckHandlers
 from jobqueue.worker.inflight import InFlightJobs
 from jobqueue.worker.leadership.election import Leader
@@ -51,9 +52,9 @@ class Components:
         self.outcome_events = OutcomeEvents(self.task_signals)
         self.sessions = [
             Session(parameters, purpose)
-            for purpose in ("claim", "claim 2", "finish", "beat", "watch")
+            for purpose in ("claim", "claim 2", "finish", "beat", "watch", "history")
         ]
-        *claiming, self.finishing, self.beating, self.watching = self.sessions
+        *claiming, self.finishing, self.beating, self.watching, reading = self.sessions
         self.completer = Completer(
             self.finishing,
             worker,
@@ -65,7 +66,13 @@ class Components:
             on_soon=lambda seconds: self.claimer.promote_in(seconds),
         )
         self.executor = Executor(
-            settings, registry, self.handler_threads, self.completer, self.task_signals, worker
+            settings,
+            registry,
+            self.handler_threads,
+            self.completer,
+            self.task_signals,
+            History(reading),
+            worker,
         )
         self.leader: Leader | None = None
         if options.lead:

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from jobqueue.context import Control
 from jobqueue.store.claims import Claim
+from jobqueue.task_results import Past
 
 
 class Stop(StrEnum):
@@ -52,6 +53,7 @@ class InFlight:
         "landed",
         "lost",
         "on_stray",
+        "past",
         "recorded",
         "recording",
         "released",
@@ -87,6 +89,7 @@ class InFlight:
         self.deadline: float | None = None  # of what runs now, by the loop's clock
         self.timer: asyncio.TimerHandle | None = None
         self.handler_thread: Any = None
+        self.past: list[Past] = []  # its earlier attempts, where somebody is shown them
         self.result: Any = None  # Django's TaskResult, once the context or a signal wants it
         self.recording: Any = None  # an atomic handler's ending, once its statement was sent
         self.recorded: Any = None  # and the answer

@@ -2,7 +2,6 @@
 
 import contextlib
 import datetime as dt
-from dataclasses import replace
 from uuid import uuid4
 
 import pytest
@@ -13,7 +12,7 @@ from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist, TaskRes
 from django.tasks.signals import task_enqueued, task_finished
 from django.utils import timezone
 
-from jobqueue import operations
+from jobqueue import enqueue_many, operations
 from jobqueue.checks import check_backend, check_command, check_pages
 from jobqueue.models import Job, Worker
 from jobqueue.states import Outcome, State
@@ -39,8 +38,7 @@ def test_a_new_job_s_result_is_ready_and_knows_its_call():
     assert not result.is_finished
     with pytest.raises(ValueError, match="has not finished yet"):
         _ = result.return_value
-    found = send.get_result(result.id)
-    assert found == replace(result, task=found.task)
+    assert send.get_result(result.id) == result
 
 
 @pytest.mark.spec("S234")
@@ -143,6 +141,39 @@ def test_using_changes_one_call_and_not_the_task():
     for bad in ({"priority": 1000}, {"queue_name": "nosuch"}, {"run_after": "soon"}):
         with pytest.raises(InvalidTask):
             post.using(**bad)
+
+
+def rule(failures: int) -> float:
+    return 2.0
+
+
+def test_the_result_of_a_job_is_the_one_that_its_enqueue_returned():
+    """Nothing of the call is lost on the way through the row."""
+    zone = dt.timezone(dt.timedelta(hours=5))
+    for changes in (
+        {"run_after": dt.datetime(2090, 1, 1, 3, 4, 5, 6, zone)},
+        {"run_after": dt.datetime(1960, 1, 1, tzinfo=dt.UTC), "expires": 60.5},
+        {"priority": 9, "queue_name": "imports", "max_attempts": 2},
+        {"max_attempts": 5},
+        {"timeout": None, "backoff": rule, "interruptible": False},
+    ):
+        task = send.using(**changes)
+        result = task.enqueue(1)
+        assert result.task == task
+        assert task.get_result(result.id) == result
+        (job,) = enqueue_many([(task, (1,))])
+        assert task.get_result(str(job)).task == task
+
+
+def test_a_task_enqueued_through_another_alias_can_refresh_its_result(settings):
+    settings.TASKS = {
+        "default": {"BACKEND": "jobqueue.testing.DummyBackend"},
+        "jobs": {"BACKEND": "jobqueue.backend.JobQueueBackend"},
+    }
+    result = task_backends["jobs"].enqueue(send, [], {})
+    result.refresh()
+    assert task_backends["jobs"].get_result(result.id) == result
+    assert result.task.backend == "jobs"
 
 
 def test_two_backends_share_the_tables_and_keep_their_queues(settings):

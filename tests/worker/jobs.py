@@ -41,6 +41,11 @@ def query(statement: str, *values: Any) -> Any:
 aquery = sync_to_async(query)
 
 
+def quickly(failures: int) -> float:
+    """A rule of the project."""
+    return 0.01
+
+
 @task
 def call(name: str, *args: Any) -> Any:
     """Run a function that the test has put there."""

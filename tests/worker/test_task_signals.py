@@ -254,3 +254,48 @@ def test_what_the_leader_ends_is_told_once_too(heard):
         wait_until(lambda: Job.objects.get(pk=again).state != State.RUNNING)
         wait_until(lambda: Job.objects.get(pk=gone).state == State.DEAD)
     assert sorted(heard) == [("finished", lost, "FAILED"), ("finished", expired, "FAILED")]
+
+
+@pytest.mark.spec("D117")
+def test_handlers_and_receivers_see_the_task_that_was_enqueued(work, body, connect, shared):
+    """Its priority, queue, moment and options, and on a retry the errors before."""
+    running, seen = work(), {}
+
+    def note(name):
+        def receiver(sender, task_result, **kwargs):
+            seen.setdefault((name, task_result.attempts), (task_result.task, task_result.errors[:]))
+
+        return receiver
+
+    connect(task_started, note("started"))
+    connect(task_finished, note("finished"))
+
+    def flaky(context):
+        result = context.task_result
+        shared.notes.append((result.task, [e.exception_class for e in result.errors]))
+        if context.attempt < 3:
+            raise (ValueError, KeyError)[context.attempt - 1]("once more")
+
+    long_ago = timezone.now() - timedelta(days=1)
+    asked = jobs.call_with.using(
+        priority=7, run_after=long_ago, timeout=50, max_attempts=9, backoff=jobs.quickly
+    )
+    result = asked.enqueue(body(flaky))
+    assert running.final(int(result.id)).state == State.SUCCEEDED
+    running.wait(lambda: ("finished", 3) in seen)
+    assert shared.notes == [
+        (asked, []),
+        (asked, [ValueError]),
+        (asked, [ValueError, KeyError]),
+    ]
+    errors = [e.exception_class for e in seen["finished", 3][1]]
+    assert errors == [ValueError, KeyError]
+    assert {name: task for name, (task, _) in seen.items()} == {
+        ("started", 1): asked,
+        ("started", 2): asked,
+        ("started", 3): asked,
+        ("finished", 3): asked,
+    }
+    result.refresh()
+    assert jobs.call_with.get_result(result.id) == result
+    assert result.attempts == 3

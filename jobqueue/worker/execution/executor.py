@@ -22,6 +22,7 @@ from jobqueue.store.claims import Claim
 from jobqueue.store.finish import Ending
 from jobqueue.worker.execution.atomic import Recorder
 from jobqueue.worker.execution.containment import LeftoverTasks, current_inflight, watch_forks
+from jobqueue.worker.execution.history import History
 from jobqueue.worker.execution.invocation import (
     Settle,
     enter_handler_threads,
@@ -50,10 +51,11 @@ class Executor:
         handler_threads: HandlerThreads,
         completer: Completer,
         task_signals: TaskSignals,
+        history: History,
         worker: UUID,
     ) -> None:
         self.settings, self.registry, self.handler_threads = settings, registry, handler_threads
-        self.completer, self.task_signals = completer, task_signals
+        self.completer, self.task_signals, self.history = completer, task_signals, history
         self.recorder = Recorder(worker, settings)
         self.leftover_tasks = LeftoverTasks()
         self._usual: dict[str, Options] = {}  # by task: for calls that override nothing
@@ -139,6 +141,8 @@ class Executor:
         except TypeError as error:
             self._over(inflight, classify.invalid_arguments(inflight, error))
             return
+        if claim.attempts and self.task_signals.shows_past(task):
+            inflight.past = await self.history.of(claim)
         if inflight.told is not None or claim.cancel_requested:  # perhaps during the import
             self._over(inflight, classify.unstarted(claim))
             return

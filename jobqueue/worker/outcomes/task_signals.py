@@ -10,14 +10,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from django.dispatch import Signal
-from django.tasks import TaskResult, TaskResultStatus, task_backends
+from django.tasks import Task, TaskResult, TaskResultStatus, task_backends
 from django.tasks.backends.base import BaseTaskBackend
 from django.tasks.base import TaskError
 from django.tasks.exceptions import InvalidTaskBackend
 from django.tasks.signals import task_finished, task_started
 from django.utils import timezone
 
-from jobqueue import tasks
+from jobqueue import task_results, tasks
 from jobqueue.logs import get_logger
 from jobqueue.states import FINAL, State
 from jobqueue.store.finish import Ending
@@ -51,22 +51,33 @@ class TaskSignals:
         """Return Django's view of a running attempt; made when somebody first wants to see it."""
         claim, task = inflight.claim, tasks.known(inflight.claim.task)
         if inflight.result is None and task is not None:
-            inflight.result = TaskResult(
-                task=task,
-                id=str(claim.id),
-                status=TaskResultStatus.RUNNING,
-                enqueued_at=_moment(claim.enqueued_at),
-                started_at=_moment(claim.started_at),
-                finished_at=None,
-                last_attempted_at=_moment(claim.claimed_at),
+            inflight.result = task_results.build(
+                task_results.as_enqueued(
+                    task,
+                    backend=claim.backend,
+                    queue=claim.queue,
+                    priority=claim.priority,
+                    max_attempts=claim.max_attempts,
+                    options=claim.options,
+                ),
+                id=claim.id,
+                state=State.RUNNING,
                 args=claim.args,
                 kwargs=claim.kwargs,
                 backend=claim.backend,
-                errors=[],
-                worker_ids=[self._worker] * (claim.attempts + 1),
+                enqueued_at=_moment(claim.enqueued_at),
+                started_at=_moment(claim.started_at),
+                last_attempted_at=_moment(claim.claimed_at),
+                # Unread where nobody would look: of those only the number is known.
+                past=inflight.past or [task_results.Past(self._worker, "", "")] * claim.attempts,
+                holder=self._worker,
             )
         result: TaskResult[..., Any] = inflight.result
         return result
+
+    def shows_past(self, task: Task[..., Any]) -> bool:
+        """Whether anybody is shown the errors of earlier attempts: the handler, or a receiver."""
+        return task.takes_context or _has_own(task_started) or _has_own(task_finished)
 
     def started(self, inflight: InFlight) -> None:
         """An attempt begins."""
