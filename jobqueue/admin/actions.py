@@ -17,7 +17,7 @@ from jobqueue.states import State
 
 
 class ReasonForm(forms.Form):
-    """What every verb may be given."""
+    """The arguments of every action."""
 
     reason = forms.CharField(
         label=gettext_lazy("Reason"), required=False, max_length=200, strip=True
@@ -42,7 +42,7 @@ class QueueForm(ReasonForm):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobVerb:
-    """One thing that can be done to jobs, in an operator's words."""
+    """One action on jobs, in an operator's words."""
 
     act: BulkVerb
     label: Promise
@@ -119,7 +119,7 @@ VERBS: Mapping[str, JobVerb] = {
 
 
 def sentence(verb: JobVerb, result: operations.Result) -> str:
-    """Say honestly what was done: "Cancelled 311 jobs; 4 were already: Succeeded"."""
+    """Say exactly what was done: "Cancelled 311 jobs; 4 were already: Succeeded"."""
     parts = [verb.done(result.changed)]
     if result.asked:
         asked = ngettext(

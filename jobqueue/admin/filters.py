@@ -1,4 +1,4 @@
-"""What a list of jobs is filtered by: read from the address, and back into one."""
+"""The filters of a list of jobs: read from a URL, and written into one."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ SHORT_ID = 8  # a worker's id as the pages print it: its last characters
 
 
 class UnreadableFilterError(ValueError):
-    """Some restriction is not understood: to leave it out would mean more jobs."""
+    """A restriction is not understood: ignoring it would select more jobs."""
 
     def __init__(self, faults: list[str], readable: Filters) -> None:
         super().__init__(" ".join(faults))
@@ -76,9 +76,9 @@ class Filters:
 
     @classmethod
     def read(cls, given: Mapping[str, str], places: frozenset[str] = frozenset()) -> Filters:
-        """Take an address, beside the names of `places`.
+        """Parse a URL's query; the names of `places` may be in it too.
 
-        Raises UnreadableFilterError, which says all that is not understood.
+        Raises UnreadableFilterError, which names everything that is not understood.
         """
         names = {field.name for field in fields(cls)}
         faults = [
@@ -108,7 +108,7 @@ class Filters:
 
     @property
     def query(self) -> str:
-        """The address's part after the question mark."""
+        """The URL's query string."""
         pairs = [(field.name, getattr(self, field.name)) for field in fields(self)]
         return urlencode([pair for pair in pairs if pair[1]])
 
@@ -117,13 +117,13 @@ class Filters:
 
     @property
     def job_id(self) -> int | None:
-        """The id that was searched for, if it is one."""
+        """The id that was searched for, if it is an id."""
         text = self.q.lstrip("#")
         good = text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= BIGINT_MAX
         return int(text) if good else None
 
     def tasks(self) -> list[str] | None:
-        """The paths that the filter and the search leave; None for all of them."""
+        """The task paths that the filter and the search allow; None for all of them."""
         part = "" if self.job_id is not None else self.q.casefold()
         if self.task:
             return [self.task] if part in self.task.casefold() else []
@@ -140,8 +140,8 @@ class Filters:
         return side == "under", timedelta(seconds=AGE_SECONDS[span])
 
     def selection(self, moment: datetime) -> Selection:
-        """Every job that matches, for verbs. Raises UnreadableFilterError for a search by text,
-        which reads a part only."""
+        """Every matching job, for actions. Raises UnreadableFilterError for a text search,
+        which reads only a part."""
         if self.text:
             fault = gettext("A text search finds only a part: select the jobs that you mean.")
             raise UnreadableFilterError([fault], self)
@@ -163,7 +163,7 @@ class Filters:
         )
 
     def words(self) -> list[tuple[Promise | str, Promise | str]]:
-        """The filter as one would say it: (what, which)."""
+        """The filter in words: (name, value)."""
         tasks = self.tasks() or []
         named: list[tuple[Promise | str, Promise | str]] = [
             (_("State"), TABS[self.state] if self.state else ""),
@@ -182,7 +182,7 @@ class Filters:
 
 
 def workers_of(text: str) -> list[str]:
-    """The ids of the workers that are called so: by id, by its end as the pages print it, or by
+    """The ids of the workers with this id, this end of an id as the pages print it, or this
     name, which several may have had."""
     try:
         return [str(UUID(text))]

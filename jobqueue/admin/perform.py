@@ -1,4 +1,4 @@
-"""From a button to an act: by POST only, confirmed, permitted, logged, and answered honestly."""
+"""From a button to an action: by POST only, confirmed, permitted, logged, with an exact answer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from jobqueue.models import Job
 from jobqueue.operations import orders
 from jobqueue.operations.admin_log import log_jobs
 
-# So many are counted before the planner's estimate has to do.
+# This many are counted; above that the planner's estimate is shown.
 COUNTED_AT_MOST = 500
 SAMPLE = 10
 TICKED_AT_MOST = 1_000
@@ -70,7 +70,7 @@ def permitted(request: HttpRequest, name: str) -> JobVerb:
 
 
 def choose(verb: JobVerb, form: QueryDict, moment: datetime) -> Choice:
-    """Read which jobs are meant. Raises RefusedError: what is not understood is never left out."""
+    """Read which jobs are meant. Raises RefusedError: an unknown restriction is never ignored."""
     scopes = form.getlist("scope") or ["ticked"]
     if len(scopes) > 1 or scopes[0] not in ("ticked", "all"):
         raise RefusedError(gettext("The form does not say which jobs it means."))
@@ -131,9 +131,9 @@ def act(
 
 
 def as_of(form: QueryDict) -> datetime:
-    """The moment up to which the page that holds this form knew the jobs; never one to come.
+    """The time up to which the form's page knew the jobs; never a future one.
 
-    Raises RefusedError for what is no moment.
+    Raises RefusedError for what is not a time.
     """
     now = database_time()
     if "as_of" not in form:
@@ -150,7 +150,7 @@ def _no_moment() -> NoReturn:
 
 
 def nonce(form: QueryDict) -> str:
-    """The mark of a filled form. Raises RefusedError."""
+    """The id of a filled form. Raises RefusedError."""
     text = form.get("nonce", "")
     if not NONCE.match(text):
         raise RefusedError(gettext("The form is incomplete. Open it again."))
@@ -167,7 +167,7 @@ def back(request: HttpRequest, otherwise: str) -> str:
 
 
 def new_nonce() -> str:
-    """Marks one filled form, so that sending it twice starts one job."""
+    """Identifies one filled form, so that sending it twice makes one order."""
     return uuid4().hex
 
 
@@ -187,7 +187,7 @@ class Act:
 def perform_act(
     desk: DeskAdmin, request: HttpRequest, act: Act | None, thing: Model, home: str
 ) -> HttpResponse:
-    """Ask, and when confirmed, do it and log it in one transaction. Never by GET."""
+    """Ask for confirmation, then do it and log it in one transaction. Never by GET."""
     if request.method != "POST":
         return HttpResponseNotAllowed(["POST"])
     if act is None or not may(request.user, act.permission):
