@@ -5,16 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from jobqueue.context import Control
 from jobqueue.store.claims import Claim
+from jobqueue.store.finish import Ending, Written
 from jobqueue.task_results import Past
+
+if TYPE_CHECKING:
+    from django.tasks import TaskResult
+
+    from jobqueue.worker.threads.handler_thread import HandlerThread
 
 
 class Stop(StrEnum):
-    """Why a handler was told to stop."""
+    """Why a handler was asked to stop."""
 
     TIMEOUT = "timeout"
     CANCEL = "cancel"
@@ -35,10 +41,15 @@ class InFlight:
     """One claim, from the answer of its round until its fate is known and its handler has ended.
 
     An entry belongs to a claim, not to a job: when a lapsed job is claimed here again, the old
-    entry and the new one live side by side and cannot touch each other.
+    entry and the new one stand beside each other and cannot touch each other. Others read its
+    states; they change only through the methods below.
     """
 
     __slots__ = (
+        "_first_step_made",
+        "_interrupt",
+        "_stop_sent_at",
+        "_timer",
         "blocked",
         "children",
         "claim",
@@ -47,25 +58,21 @@ class InFlight:
         "deadline",
         "ended",
         "fate",
-        "first_step_made",
         "handler_thread",
-        "interrupt",
-        "landed",
+        "interrupt_raised",
         "lost",
-        "on_stray",
+        "on_late_child",
         "past",
         "recorded",
         "recording",
         "released",
+        "reported_at",
         "result",
         "started",
+        "stop_reason",
+        "stop_requested_at",
         "task",
-        "timer",
-        "told",
-        "told_at",
-        "told_first_at",
         "trusted_from",
-        "warned_at",
     )
 
     def __init__(self, claim: Claim, trusted_from: float) -> None:
@@ -73,48 +80,158 @@ class InFlight:
         self.trusted_from = trusted_from  # when the last good claim or renewal was sent
         self.control = Control()
         self.started = False
-        self.ended = False  # the handler, and every call of its lane
+        self.ended = False  # the handler, and every call in its thread
         self.lost = False  # the database says that the token is no longer ours
         self.released = False  # handed over for writing although the handler has not ended
         self.fate: Fate | None = None
-        self.told: Stop | None = None
-        self.told_at = 0.0  # the last delivery
-        self.told_first_at = 0.0
-        self.warned_at = -3600.0
-        # How this kind of handler is told, and how many seconds it has to clean up.
-        self.interrupt: Callable[[Stop, float], None] | None = None
-        self.landed = False  # an interrupt was raised in the handler's thread
+        self.stop_reason: Stop | None = None
+        self.stop_requested_at = 0.0
+        self._stop_sent_at = 0.0
+        self.reported_at = -3600.0  # when its ignoring the stop was last logged
+        # How this kind of handler is interrupted, and how many seconds it has to clean up.
+        self._interrupt: Callable[[Stop, float], None] | None = None
+        self.interrupt_raised = False  # in the handler's thread
         self.task: asyncio.Task[None] | None = None
-        self.first_step_made = False
+        self._first_step_made = False
         self.deadline: float | None = None  # of what runs now, by the loop's clock
-        self.timer: asyncio.TimerHandle | None = None
-        self.handler_thread: Any = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.handler_thread: HandlerThread | None = None
         self.past: list[Past] = []  # its earlier attempts, where somebody is shown them
-        self.result: Any = None  # Django's TaskResult, once the context or a signal wants it
-        self.recording: Any = None  # an atomic handler's ending, once its statement was sent
-        self.recorded: Any = None  # and the answer
+        self.result: TaskResult[..., Any] | None = None  # once the context or a signal wants it
+        self.recording: Ending | None = None  # of an atomic handler, once its statement was sent
+        self.recorded: Written | None = None  # and the answer
         self.committed = False
         self.blocked = ""  # the stack with which it blocked the event loop
         self.children: set[asyncio.Task[Any]] | None = None
         # Takes over the tasks that start when the handler has ended already.
-        self.on_stray: Callable[[asyncio.Task[Any]], None] | None = None
+        self.on_late_child: Callable[[asyncio.Task[Any]], None] | None = None
 
     @property
     def token(self) -> UUID:
         return self.claim.token
 
-    def stop(self, why: Stop, now: float, error_policy: float) -> None:
-        """Tell the handler to stop, once: a further call within `patience` seconds is not
+    def mark_started(self) -> None:
+        """The handler is about to be called."""
+        self.started = True
+
+    def mark_renewed(self, sent: float) -> None:
+        """A beat that was sent then has renewed the lease."""
+        self.trusted_from = sent
+
+    def mark_lost(self) -> None:
+        """The database has answered that no row bears the token any more."""
+        self.lost = True
+
+    def mark_released(self) -> None:
+        """Its row is handed over for writing; what the handler returns later is dropped."""
+        self.released = True
+
+    def mark_recording(self, ending: Ending) -> None:
+        """An atomic handler's own transaction is about to send this."""
+        self.recording = ending
+
+    def mark_recorded(self, written: Written) -> None:
+        """That statement's answer; the commit comes next."""
+        self.recorded = written
+
+    def mark_committed(self) -> None:
+        """The atomic handler's transaction has committed."""
+        self.committed = True
+
+    def mark_blocked(self, stack: str) -> None:
+        """The handler blocked the event loop, at this place."""
+        self.blocked = stack
+
+    def mark_reported(self, now: float) -> None:
+        """It was logged that the handler ignores its stop."""
+        self.reported_at = now
+
+    def mark_interrupt(self, *, raised: bool) -> None:
+        """The interrupt was raised in the handler's thread, or dropped there by the interpreter."""
+        self.interrupt_raised = raised
+
+    def request_stop(self, why: Stop, now: float, cleanup_seconds: float) -> None:
+        """Ask the handler to stop, once: a further request within `cleanup_seconds` is not
         delivered, so that it cannot cut a clean-up short. The first reason stays."""
         if why is Stop.CANCEL:
             self.control.cancelled = True
-        if self.ended or (self.told is not None and now - self.told_at < error_policy):
+        if self.ended:
             return
-        if self.told is None:
-            self.told, self.told_first_at = why, now
-        self.told_at = now
-        if self.interrupt is not None:
-            self.interrupt(why, error_policy)
+        if self.stop_reason is not None and now - self._stop_sent_at < cleanup_seconds:
+            return
+        if self.stop_reason is None:
+            self.stop_reason, self.stop_requested_at = why, now
+        self._stop_sent_at = now
+        if self._interrupt is not None:
+            self._interrupt(why, cleanup_seconds)
+
+    def interrupt_by(self, interrupt: Callable[[Stop, float], None] | None) -> None:
+        """How the handler that runs now is interrupted; None: not any more."""
+        self._interrupt = interrupt
+
+    def attach_task(self, task: asyncio.Task[None] | None) -> None:
+        """The task of the attempt."""
+        self.task = task
+
+    def attach_thread(self, thread: HandlerThread) -> HandlerThread:
+        """The thread in which the handler runs, or its ORM calls do."""
+        self.handler_thread = thread
+        return thread
+
+    def detach_thread(self) -> HandlerThread | None:
+        """Return the thread that it no longer needs."""
+        thread, self.handler_thread = self.handler_thread, None
+        return thread
+
+    def keep_past(self, past: list[Past]) -> None:
+        """Its earlier attempts, for those who are shown the attempt."""
+        self.past = past
+
+    def keep_result(self, result: TaskResult[..., Any]) -> None:
+        """Django's view of the attempt, made once for the context and the signals."""
+        self.result = result
+
+    def set_deadline(self, deadline: float | None, overdue: Callable[[], None]) -> None:
+        """What runs from now on may run until then. The timer is set when the first step leaves
+        something over: for short handlers it would be the dearest part."""
+        self.deadline = deadline
+        if self._first_step_made:
+            self._set_timer(overdue)
+
+    def mark_first_step_made(self, overdue: Callable[[], None]) -> None:
+        """The attempt has run up to its first wait."""
+        self._first_step_made = True
+        if not self.ended:
+            self._set_timer(overdue)
+
+    def _set_timer(self, overdue: Callable[[], None]) -> None:
+        if self.deadline is not None:
+            self._timer = asyncio.get_running_loop().call_at(self.deadline, overdue)
+
+    def cancel_timer(self) -> None:
+        """What the deadline was for has ended."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def add_child(self, task: asyncio.Task[Any]) -> None:
+        """A task that the handler has started."""
+        if self.on_late_child is not None:  # started by what the handler left behind
+            self.on_late_child(task)
+            return
+        if self.children is None:
+            self.children = set()
+        self.children.add(task)
+        task.add_done_callback(self.children.discard)
+
+    def release_children(
+        self, on_late_child: Callable[[asyncio.Task[Any]], None]
+    ) -> list[asyncio.Task[Any]]:
+        """The handler has ended: return the tasks that it left behind. Later ones go to
+        `on_late_child`."""
+        self.on_late_child = on_late_child
+        left = [task for task in self.children or () if not task.done()]
+        self.children = None
+        return left
 
 
 class InFlightJobs:
@@ -123,33 +240,33 @@ class InFlightJobs:
 
     def __init__(self, concurrency: int) -> None:
         self.concurrency = concurrency
-        self._held: dict[UUID, InFlight] = {}
+        self._by_token: dict[UUID, InFlight] = {}
         self.freed = asyncio.Event()  # a slot became free; cleared by the claimer
         self.counts = dict.fromkeys(Fate, 0)
         self.claimed = 0
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._by_token)
 
     def __iter__(self) -> Iterator[InFlight]:
-        return iter(list(self._held.values()))
+        return iter(list(self._by_token.values()))
 
     def get(self, token: UUID) -> InFlight | None:
-        return self._held.get(token)
+        return self._by_token.get(token)
 
     @property
     def free(self) -> int:
-        return self.concurrency - len(self._held)
+        return self.concurrency - len(self._by_token)
 
     def add(self, claim: Claim, trusted_from: float) -> InFlight:
         """Called for every row of a round before anything is awaited: no pass that releases,
         renews or cancels may overlook it."""
         inflight = InFlight(claim, trusted_from)
-        self._held[claim.token] = inflight
+        self._by_token[claim.token] = inflight
         self.claimed += 1
         return inflight
 
-    def settle(self, inflight: InFlight, fate: Fate) -> None:
+    def record_fate(self, inflight: InFlight, fate: Fate) -> None:
         """The outcome is written, refused or given up. Said once; later calls change nothing."""
         if inflight.fate is None:
             inflight.fate = fate
@@ -165,7 +282,7 @@ class InFlightJobs:
         if (
             inflight.ended
             and inflight.fate is not None
-            and self._held.pop(inflight.token, None) is not None
+            and self._by_token.pop(inflight.token, None) is not None
         ):
             self.freed.set()
 
@@ -173,13 +290,17 @@ class InFlightJobs:
         """What a beat renews: all that is held but what the database has called lost."""
         return [
             inflight
-            for inflight in self._held.values()
+            for inflight in self._by_token.values()
             if inflight.fate is None and not inflight.lost
         ]
 
     def trusted_since(self) -> float | None:
         """The oldest send time among the claims whose handler may still act."""
         return min(
-            (inflight.trusted_from for inflight in list(self._held.values()) if not inflight.ended),
+            (
+                inflight.trusted_from
+                for inflight in list(self._by_token.values())
+                if not inflight.ended
+            ),
             default=None,
         )

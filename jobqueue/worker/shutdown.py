@@ -127,7 +127,7 @@ class Shutdown:
         for inflight in registry:
             if inflight.fate is None:
                 lost.append(inflight.claim.id)
-                registry.settle(inflight, Fate.UNRECORDED)
+                registry.record_fate(inflight, Fate.UNRECORDED)
         if lost:
             log.error("jobs_unrecorded", jobs=lost)
         return [inflight for inflight in running if not inflight.ended]

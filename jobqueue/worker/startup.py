@@ -68,7 +68,7 @@ async def prepare(
 ) -> None:
     """What the project declares in code reaches the tables; a failure is told, not fatal. A stop
     does not wait for it."""
-    handler_thread = handler_threads.take()
+    handler_thread = handler_threads.borrow()
     work = asyncio.wrap_future(handler_thread.submit(_in_lane, call))
     stop = asyncio.create_task(shutdown.requested.wait(), name="stop-while-preparing")
     await asyncio.wait({work, stop}, return_when="FIRST_COMPLETED")

@@ -272,7 +272,7 @@ class Worker:
     def _on_beat(self) -> None:
         self.watchdog.rearm()
         self.components.handler_threads.close_idle()
-        self.components.stuck.look()
+        self.components.stuck.check()
         why = self.options.recycling.due(self.registry.counts[Fate.COMPLETED])
         if why and not self.shutdown.requested.is_set():
             self.recycled = self.options.parent is not None
@@ -281,7 +281,7 @@ class Worker:
     def _on_block(self, inflight: InFlight, stack: str, seconds: float) -> None:
         """A handler has held up the loop, which is back: its operators see where."""
         if not inflight.blocked:
-            inflight.blocked = stack
+            inflight.mark_blocked(stack)
             text = f"The handler blocked the event loop for {seconds:.1f} s at:\n{stack}"
             note = Note(job=inflight.claim.id, kind="blocked_loop", note=text)
             self.components.heartbeat.notes.append(note)

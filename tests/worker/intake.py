@@ -82,7 +82,7 @@ class Intake:
     def end_all(self):
         for inflight in self.registry:
             self.registry.end(inflight)
-            self.registry.settle(inflight, Fate.COMPLETED)
+            self.registry.record_fate(inflight, Fate.COMPLETED)
 
 
 @pytest_asyncio.fixture

@@ -63,7 +63,7 @@ class StoppingExecutor:
 
     def stop(self, inflight, why):
         self.stopped.append((inflight.claim.id, str(why)))
-        inflight.stop(why, self.now(), self.error_policy)
+        inflight.request_stop(why, self.now(), self.error_policy)
 
 
 @contextmanager

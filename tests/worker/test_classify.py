@@ -61,7 +61,7 @@ def claim(**given: Any) -> Claim:
 
 def inflight(told=None, landed=False, **given):
     one = InFlight(claim(**given), 0.0)
-    one.told, one.landed = told, landed
+    one.stop_reason, one.interrupt_raised = told, landed
     one.control.cancelled = told is Stop.CANCEL
     return one
 
@@ -255,7 +255,7 @@ def test_a_backoff_that_breaks_falls_back_to_the_setting(rule):
 @pytest.mark.spec("S74")
 def test_a_backoff_is_capped_by_the_ceiling_and_found_by_its_path():
     assert 2_880 <= of(ValueError(), backoff=endless).delay <= 4_320
-    assert of(ValueError(), backoff="tests.worker.test_outcomes.slow", failures=1).delay >= 160
+    assert of(ValueError(), backoff="tests.worker.test_classify.slow", failures=1).delay >= 160
     assert 16 <= of(ValueError(), backoff=10, failures=1).delay <= 24
 
 

@@ -77,7 +77,7 @@ async def desk(parameters, proxy, connection):
 
 
 async def empty(desk):
-    await until(lambda: not len(desk.completer) and not desk.completer._untold)
+    await until(lambda: not len(desk.completer) and not desk.completer._unlogged)
 
 
 @pytest.mark.spec("S66", "S38")

@@ -151,7 +151,7 @@ def test_a_job_told_to_stop_while_its_module_is_imported_never_starts(work, modu
     job = enqueue(f"{name}.work")
     assert shared.events["importing"].wait(20)
     operations.cancel(Job.objects.get(pk=job))
-    running.wait(lambda: running.inflight(job).told)
+    running.wait(lambda: running.inflight(job).stop_reason)
     shared.events["go"].set()
     row = running.final(job)
     assert (row.state, row.reason, row.attempts) == (
@@ -405,7 +405,7 @@ def test_neither_results_nor_errors_are_rendered_on_the_loop(work, body, shared)
 
 
 @pytest.mark.spec("S124", "A24")
-def test_one_handler_that_cannot_be_told_keeps_no_other_from_hearing(work, body, shared):
+def test_one_handler_that_cannot_be_asked_to_stop_keeps_no_other_from_hearing(work, body, shared):
     running = work(cancel_seconds=0.5, heartbeat_seconds=0.3)
     begun = threading.Semaphore(0)
 
@@ -418,19 +418,19 @@ def test_one_handler_that_cannot_be_told_keeps_no_other_from_hearing(work, body,
     for _ in waiting:
         assert begun.acquire(timeout=20)
     odd = running.inflight(waiting[0])
-    real, calls = odd.interrupt, []
+    real, calls = odd._interrupt, []
 
-    def breaks_once(why, error_policy):
+    def breaks_once(why, cleanup_seconds):
         calls.append(why)
         if len(calls) == 1:
-            raise RuntimeError("cannot tell")
-        real(why, error_policy)
+            raise RuntimeError("cannot be asked")
+        real(why, cleanup_seconds)
 
-    odd.interrupt = breaks_once
+    odd.interrupt_by(breaks_once)
     operations.cancel(Job.objects.filter(pk__in=[job.id for job in waiting]))
     for job in waiting:
         assert running.final(job).state == State.CANCELLED
-    assert len(calls) == 2  # a later beat has told it again
+    assert len(calls) == 2  # a later beat has asked it again
 
 
 @pytest.mark.spec("S60", "S73", "A4")

@@ -254,7 +254,7 @@ async def test_a_finisher_that_is_closed_meanwhile_ends_with_the_answer(make, co
     answers = await store_finish.finish(
         connection, intake.claimer.intake.worker, [waiting.ending for waiting in batch]
     )
-    intake.completer.heard(batch, answers)
+    intake.completer.apply_answers(batch, answers)
     await asyncio.wait_for(intake.tasks[1], 10)
     assert intake.registry.counts[Fate.COMPLETED] == SLOTS
 

@@ -19,7 +19,7 @@ COLOUR = contextvars.ContextVar("colour", default="none")
 
 def together(running, *calls):
     """Enqueue so that one round claims them all; return their rows when all have ended."""
-    running.on_loop(running.worker.components.claimer.selector._hot.clear)
+    running.on_loop(running.worker.components.claimer.selector._ready.clear)
     made = Job.objects.bulk_create(
         [
             Job(task=f"tests.worker.jobs.{task.func.__name__}", args=list(args))
@@ -72,10 +72,10 @@ def test_one_that_blocks_the_loop_there_is_named_and_its_siblings_run(work, body
 def test_what_it_sets_in_its_context_reaches_neither_the_claimer_nor_its_siblings(
     work, body, monkeypatch
 ):
-    seen, take = [], Intake.take
+    seen, accept = [], Intake.accept
 
     def noted(self, *args, **kwargs):
-        take(self, *args, **kwargs)
+        accept(self, *args, **kwargs)
         seen.append((COLOUR.get(), get_contextvars().get("job")))
 
     async def paints():
@@ -83,7 +83,7 @@ def test_what_it_sets_in_its_context_reaches_neither_the_claimer_nor_its_sibling
         COLOUR.set("red")
         return before
 
-    monkeypatch.setattr(Intake, "take", noted)
+    monkeypatch.setattr(Intake, "accept", noted)
     running = work(poll_seconds=60.0)
     name = body(paints)
     rows = together(running, (jobs.acall, name), (jobs.acall, name))

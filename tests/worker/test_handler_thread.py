@@ -351,11 +351,11 @@ def test_no_pool_hands_on_what_a_handler_left(pooled, handler_thread, leave):
 
 def test_fresh_connections_are_had_after_a_hangup(transactional_db):
     handler_threads = HandlerThreads()
-    idle, busy = handler_threads.take(), handler_threads.take()
+    idle, busy = handler_threads.borrow(), handler_threads.borrow()
     first, second = in_lane(idle, backend), in_lane(busy, backend)
     handler_threads.give_back(idle)
     handler_threads.renew()
-    assert in_lane(handler_threads.take(), backend) != first
+    assert in_lane(handler_threads.borrow(), backend) != first
     in_lane(busy, lambda: None)  # its handler ends
     assert in_lane(busy, backend) != second
     for handler_thread in (idle, busy):

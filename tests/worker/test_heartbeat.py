@@ -175,7 +175,7 @@ async def test_a_handler_that_ignores_its_stop_is_marked_on_its_row(bench, conne
     b = bench(replace(CALM, cancel_seconds=0.05))
     inflight = await b.hold(connection)
     b.executor.stop(inflight, "timeout")
-    inflight.told_first_at -= 7
+    inflight.stop_requested_at -= 7
     await b.heartbeat.beat()
     row = await job_row(connection, inflight.claim.id)
     assert row["not_ending_since"] is not None
@@ -318,7 +318,7 @@ async def test_a_handler_that_outlives_the_trust_ends_the_process():
     inflight = hold(b.registry, trusted_from=now() - b.lease_guard.end_seconds)
     assert b.lease_guard.look() is not None  # a freeze: it gets its time to clean up first
     assert b.left == []
-    inflight.told_first_at -= SHORT.cancel_seconds
+    inflight.stop_requested_at -= SHORT.cancel_seconds
     assert b.lease_guard.look() is None
     assert b.left == ["job 1 outlives the trust in its lease"]
 
@@ -327,7 +327,11 @@ async def test_a_handler_that_outlives_the_trust_ends_the_process():
 async def test_repeated_cancels_do_not_prolong_the_trust():
     b = TrustBench()
     inflight = hold(b.registry, trusted_from=now() - b.lease_guard.end_seconds - 5)
-    inflight.told, inflight.told_first_at, inflight.told_at = "cancel", now() - 5, now()
+    inflight.stop_reason, inflight.stop_requested_at, inflight._stop_sent_at = (
+        "cancel",
+        now() - 5,
+        now(),
+    )
     assert b.lease_guard.look() is None
     assert b.left
 

@@ -13,7 +13,7 @@ async def test_a_slot_is_free_only_when_the_fate_is_known_and_the_handler_has_en
     for first, second in (("settle", "end"), ("end", "settle")):
         registry = InFlightJobs(2)
         inflight = hold(registry, trusted_from=0)
-        acts = {"settle": lambda: registry.settle(inflight, Fate.COMPLETED)}  # noqa: B023
+        acts = {"settle": lambda: registry.record_fate(inflight, Fate.COMPLETED)}  # noqa: B023
         acts["end"] = lambda: registry.end(inflight)  # noqa: B023
         acts[first]()
         assert (registry.free, len(registry)) == (1, 1)
@@ -28,8 +28,8 @@ async def test_each_claim_is_in_exactly_one_count_however_often_it_is_settled():
     registry = InFlightJobs(5)
     for fate in Fate:
         inflight = hold(registry, trusted_from=0)
-        registry.settle(inflight, fate)
-        registry.settle(inflight, Fate.UNRECORDED)
+        registry.record_fate(inflight, fate)
+        registry.record_fate(inflight, Fate.UNRECORDED)
         registry.end(inflight)
         registry.end(inflight)
     assert registry.counts == dict.fromkeys(Fate, 1)
@@ -40,7 +40,7 @@ async def test_each_claim_is_in_exactly_one_count_however_often_it_is_settled():
 async def test_two_claims_of_one_job_cannot_touch_each_other():
     registry = InFlightJobs(5)
     old, new = hold(registry, trusted_from=0, id=7), hold(registry, trusted_from=9, id=7)
-    registry.settle(old, Fate.UNRECORDED)
+    registry.record_fate(old, Fate.UNRECORDED)
     registry.end(old)
     assert registry.get(new.token) is new
     assert registry.renewable() == [new]
@@ -51,7 +51,7 @@ async def test_two_claims_of_one_job_cannot_touch_each_other():
 async def test_what_was_given_up_or_lost_is_not_renewed():
     registry = InFlightJobs(5)
     kept, given_up, lost, ended = (hold(registry, trusted_from=0) for _ in range(4))
-    registry.settle(given_up, Fate.UNRECORDED)
+    registry.record_fate(given_up, Fate.UNRECORDED)
     lost.lost = True
     registry.end(ended)
     assert registry.renewable() == [kept, ended]  # its outcome is on its way: still ours
@@ -61,13 +61,17 @@ async def test_what_was_given_up_or_lost_is_not_renewed():
 async def test_repeated_stops_are_delivered_once_per_patience_and_the_first_reason_stays():
     registry = InFlightJobs(1)
     inflight, heard = hold(registry, trusted_from=0), []
-    inflight.interrupt = lambda why, error_policy: heard.append(why)
+    inflight.interrupt_by(lambda why, cleanup_seconds: heard.append(why))
     for moment in (0.0, 0.1, 4.9):
-        inflight.stop(Stop.TIMEOUT, moment, 5.0)
+        inflight.request_stop(Stop.TIMEOUT, moment, 5.0)
     assert heard == [Stop.TIMEOUT]
-    inflight.stop(Stop.CANCEL, 5.0, 5.0)
+    inflight.request_stop(Stop.CANCEL, 5.0, 5.0)
     assert heard == [Stop.TIMEOUT, Stop.CANCEL]
-    assert (inflight.told, inflight.told_first_at, inflight.told_at) == (Stop.TIMEOUT, 0.0, 5.0)
+    assert (inflight.stop_reason, inflight.stop_requested_at, inflight._stop_sent_at) == (
+        Stop.TIMEOUT,
+        0.0,
+        5.0,
+    )
     assert inflight.control.cancelled
 
 
@@ -75,10 +79,10 @@ async def test_repeated_stops_are_delivered_once_per_patience_and_the_first_reas
 async def test_a_handler_that_has_ended_is_told_nothing():
     registry = InFlightJobs(1)
     inflight, heard = hold(registry, trusted_from=0), []
-    inflight.interrupt = lambda why, error_policy: heard.append(why)
+    inflight.interrupt_by(lambda why, cleanup_seconds: heard.append(why))
     registry.end(inflight)
-    inflight.stop(Stop.CANCEL, 0.0, 5.0)
-    assert (heard, inflight.told) == ([], None)
+    inflight.request_stop(Stop.CANCEL, 0.0, 5.0)
+    assert (heard, inflight.stop_reason) == ([], None)
 
 
 @pytest.mark.spec("S39")

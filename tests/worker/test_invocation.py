@@ -152,7 +152,7 @@ def test_a_handler_that_returns_after_a_cancel_has_succeeded(work, body, shared,
 
 @pytest.mark.spec("S117", "S128")
 def test_a_plain_handler_that_looks_ends_by_itself_in_its_own_time(work, body, shared, monkeypatch):
-    monkeypatch.setattr(handlers_module, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(handlers_module, "GRACE_SECONDS", 0.05)
     running = work(cancel_seconds=10.0)
 
     def handler(context):
@@ -197,7 +197,7 @@ def test_a_plain_handler_that_does_not_look_is_interrupted(work, body, shared):
 def test_a_handler_that_saw_the_cancel_and_goes_on_is_interrupted_in_the_end(
     work, body, shared, monkeypatch
 ):
-    monkeypatch.setattr(handlers_module, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(handlers_module, "GRACE_SECONDS", 0.05)
     running = work(cancel_seconds=0.5)
 
     def handler(context):

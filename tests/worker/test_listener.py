@@ -169,7 +169,7 @@ async def test_a_connection_that_only_looks_alive_is_replaced(ear, proxy, caplog
 
 @pytest.mark.spec("S233", "S41")
 async def test_where_no_notification_ever_arrives_it_says_so_once_and_the_worker_polls(
-    parameters, proxy, connection, capsys, monkeypatch
+    parameters, proxy, connection, caplog, monkeypatch
 ):
     monkeypatch.setattr("jobqueue.worker.notifications.listener.PROOF_SECONDS", 0.01)
     ear = Ear(parameters, proxy, connection)
@@ -191,7 +191,7 @@ async def test_where_no_notification_ever_arrives_it_says_so_once_and_the_worker
     await until(silent, every=0.02)
     assert not ear.listener.is_proven
     assert "notifications do not arrive" in ear.listener.state or ear.listener._listening
-    assert capsys.readouterr().err.count("listener_silent") == 1
+    assert [event.message for event in caplog.records].count("listener_silent") == 1
     await end(ear.task)
 
 

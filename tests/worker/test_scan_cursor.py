@@ -81,7 +81,7 @@ class Intake:
         def enough():
             for inflight in self.registry:
                 self.registry.end(inflight)
-                self.registry.settle(inflight, Fate.COMPLETED)
+                self.registry.record_fate(inflight, Fate.COMPLETED)
             return len(self.handlers.started) >= count
 
         await until(enough)
@@ -184,7 +184,7 @@ async def feed(connection):
 def free(intake):
     for inflight in intake.registry:
         intake.registry.end(inflight)
-        intake.registry.settle(inflight, Fate.COMPLETED)
+        intake.registry.record_fate(inflight, Fate.COMPLETED)
 
 
 async def test_a_paused_queue_gives_nothing_after_a_position_either(connection):

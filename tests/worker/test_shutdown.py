@@ -66,7 +66,7 @@ async def test_the_drain_ends_as_soon_as_nothing_is_held():
     assert all(h.control.stopping for h in inflight)
     for h in inflight:
         assert not draining.done()
-        b.registry.settle(h, Fate.COMPLETED)
+        b.registry.record_fate(h, Fate.COMPLETED)
         b.registry.end(h)
         await asyncio.sleep(0)
     await asyncio.wait_for(draining, 5)
@@ -90,9 +90,9 @@ async def test_hurried_it_cancels_at_once_and_waits_for_the_clean_up():
     b.shutdown.signalled()
     await asyncio.wait_for(b.shutdown.drain(b.registry, None), 5)
     cancelling = asyncio.create_task(b.shutdown.cancel(b.registry, b.executor))
-    await until(lambda: inflight.told is Stop.SHUTDOWN)
+    await until(lambda: inflight.stop_reason is Stop.SHUTDOWN)
     assert b.shutdown.phase is Phase.CANCELLING
-    b.registry.settle(inflight, Fate.INTERRUPTED)
+    b.registry.record_fate(inflight, Fate.INTERRUPTED)
     b.registry.end(inflight)
     await asyncio.wait_for(cancelling, 5)
 
@@ -118,7 +118,7 @@ async def test_the_report_names_every_count():
     b.shutdown.request("signal")
     for fate in (Fate.COMPLETED, Fate.COMPLETED, Fate.RETURNED):
         inflight = hold(b.registry, trusted_from=0)
-        b.registry.settle(inflight, fate)
+        b.registry.record_fate(inflight, fate)
         b.registry.end(inflight)
     report = b.shutdown.report(b.registry)
     assert report.pop("duration_seconds") >= 0

@@ -31,7 +31,7 @@ def ignores_everything(shared):
 def told(job, running, shared):
     assert shared.events["in"].wait(20)
     operations.cancel(Job.objects.get(pk=job.id))
-    running.wait(lambda: running.inflight(job).told)
+    running.wait(lambda: running.inflight(job).stop_reason)
 
 
 @pytest.mark.spec("S119", "S120")
@@ -43,8 +43,8 @@ def test_a_handler_that_does_not_end_is_reported_with_its_stack_once_a_minute(
     told(job, running, shared)
     running.wait(outcome_events)
     inflight = running.inflight(job)
-    beats = inflight.told_at
-    running.wait(lambda: inflight.told_at > beats)  # told again by later beats
+    beats = inflight._stop_sent_at
+    running.wait(lambda: inflight._stop_sent_at > beats)  # told again by later beats
     (report,) = outcome_events()
     assert report["job"] == int(job.id)
     assert "ignores_everything" in report["stack"]
@@ -58,7 +58,7 @@ def test_a_handler_that_does_not_end_is_reported_with_its_stack_once_a_minute(
 
 @pytest.mark.spec("S119", "S120")
 def test_past_a_limit_the_worker_drains_and_leaves(work, body, shared, monkeypatch):
-    monkeypatch.setattr(stuck, "LEAVE_SECONDS", 0.5)
+    monkeypatch.setattr(stuck, "EXIT_SECONDS", 0.5)
     running = work(cancel_seconds=0.2, drain_seconds=0.3, heartbeat_seconds=0.3)
     job = jobs.call.enqueue(body(lambda: ignores_everything(shared)))
     told(job, running, shared)

@@ -12,7 +12,7 @@ import pytest
 from jobqueue.exceptions import JobTimeout
 from jobqueue.models import Job
 from jobqueue.states import Reason, State
-from jobqueue.worker.execution.executor import Executor
+from jobqueue.worker.inflight import InFlight
 from tests.worker import jobs
 from tests.worker.running import active, attempts
 from tests.worker.test_invocation import spin
@@ -123,11 +123,11 @@ def test_what_blocks_the_loop_beyond_its_time_is_told_at_its_first_await(work, b
 
 @pytest.mark.spec("S64")
 def test_what_ends_in_its_first_step_has_succeeded_and_needs_no_timer(work, body, monkeypatch):
-    timers, real = [], Executor._set_timer
+    timers, real = [], InFlight._set_timer
 
-    def noted(self, inflight):
-        timers.append(inflight.claim.id)
-        real(self, inflight)
+    def noted(self, overdue):
+        timers.append(self.claim.id)
+        real(self, overdue)
 
     async def at_once():
         time.sleep(0.3)  # noqa: ASYNC251
@@ -137,7 +137,7 @@ def test_what_ends_in_its_first_step_has_succeeded_and_needs_no_timer(work, body
         await asyncio.sleep(0.01)
         return "in time"
 
-    monkeypatch.setattr(Executor, "_set_timer", noted)
+    monkeypatch.setattr(InFlight, "_set_timer", noted)
     running = work()
     job = jobs.aonce.using(timeout=0.1).enqueue(body(at_once))
     assert running.final(job).result == "late"

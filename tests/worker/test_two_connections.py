@@ -536,7 +536,7 @@ async def test_a_look_that_could_take_nothing_is_made_again(make, connection, co
             intake.put(inflight)
         intake.registry.freed.set()
         await until(lambda: all(waiting.lent for waiting in intake.completer.pending))
-        await until(lambda: not any(waiting.under_way for waiting in intake.completer.pending))
+        await until(lambda: not any(waiting.is_sent for waiting in intake.completer.pending))
     intake.tasks[1] = asyncio.ensure_future(intake.completer.run())
     await until(lambda: len(intake.started()) > SLOTS)
     assert intake.started()[SLOTS] == urgent

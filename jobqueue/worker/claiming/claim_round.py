@@ -94,7 +94,7 @@ class ClaimRound:
         try:
             rows, asked, sent = await self._exchange(queue, ended)
         except BaseException as error:
-            intake.outcomes.not_heard(ended)
+            intake.outcomes.mark_unsent(ended)
             if not ended or not isinstance(error, Exception) or not concerns_data(error):
                 raise
             intake.cursor.request_full_scan(queue)
@@ -123,7 +123,7 @@ class ClaimRound:
                 answers, rows = await call(
                     finish_and_claim.finish_and_claim, CALL_SECONDS, *claim, endings
                 )
-                intake.outcomes.heard(ended, answers)
+                intake.outcomes.apply_answers(ended, answers)
                 asked -= len(ended) - len(answers)  # the other slots stay taken
             else:
                 rows = await call(claims.claim, CALL_SECONDS, *claim)

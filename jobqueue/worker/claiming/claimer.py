@@ -159,7 +159,7 @@ class Claimer:
             await self._wait(self.registry.freed, min(BOUND_SECONDS, self._seconds_to_promotion()))
             return True
         # Soon there is more room: one large round instead of two.
-        if room < self.outcomes.pending.under_way:
+        if room < self.outcomes.pending.sent_count:
             self.registry.freed.clear()
             await self._wait(self.registry.freed, MERGE_SECONDS)
         self._wake.clear()  # before the statement is sent: a wake during the round survives it

@@ -19,7 +19,6 @@ from jobqueue.worker.inflight import InFlight, Stop
 from jobqueue.worker.outcomes import classify
 from jobqueue.worker.outcomes.attempt_options import Ended, How
 from jobqueue.worker.outcomes.classify import BadResult, NoConnection
-from jobqueue.worker.threads.handler_thread import HandlerThread
 
 BUSY_SECONDS = 0.05
 CONFLICT = (
@@ -40,18 +39,18 @@ class Recorder:
         self.worker, self.settings = worker, settings
 
     def run(self, inflight: InFlight, call: Callable[[], Any]) -> Any:
-        """In the lane's thread: the handler and the recording of its success, as one."""
+        """In the handler's thread: the handler and the recording of its success, as one."""
         database = self.settings.database
         try:
             connections[database].ensure_connection()
         except DatabaseError as error:
             raise NoConnection(str(error)) from error
         with transaction.atomic(using=database, durable=True):
-            # The first hook of the commit: what is raised behind it is raised by other hooks.
-            transaction.on_commit(lambda: _note_commit(inflight), using=database)
+            # The first hook of the commit: what is raised after it is raised by other hooks.
+            transaction.on_commit(inflight.mark_committed, using=database)
             value = call()
-            handler_thread: HandlerThread = inflight.handler_thread
-            handler_thread.shut_interrupts()  # the commit must not be cut: its answer decides
+            assert inflight.handler_thread is not None  # noqa: S101  # this code runs in it
+            inflight.handler_thread.shut_interrupts()  # the commit's answer decides
             self._record(inflight, value)
         return value
 
@@ -63,18 +62,18 @@ class Recorder:
         connection: Any = connections[self.settings.database]
         if connection.closed_in_transaction:
             raise DatabaseError("the handler has closed the connection of its own transaction")
-        inflight.recording = ending
-        error_policy = time.monotonic() + self.settings.lease_seconds
+        inflight.mark_recording(ending)
+        deadline = time.monotonic() + self.settings.lease_seconds
         with connection.cursor() as cursor:
             while True:
                 _execute(cursor, finish_parameters(self.worker, [ending]))
                 written = Written(*cursor.fetchone())
                 if written.state is not None:
-                    inflight.recorded = written
+                    inflight.mark_recorded(written)
                     return
-                if written.refused or time.monotonic() > error_policy:
+                if written.refused or time.monotonic() > deadline:
                     raise LeaseLost
-                if inflight.told in (Stop.SHUTDOWN, Stop.LEASE):
+                if inflight.stop_reason in (Stop.SHUTDOWN, Stop.LEASE):
                     raise JobInterrupted  # nothing is lost but time, and there is none left
                 time.sleep(BUSY_SECONDS)  # an operator's session holds the row
 
@@ -90,7 +89,7 @@ class Recorder:
             return Ended(How.RECORDED, inflight.recording)
         if isinstance(error, LeaseLost):
             return Ended(How.REFUSED, inflight.recording)
-        if inflight.told is not None and classify.unwound(error):
+        if inflight.stop_reason is not None and classify.unwound(error):
             return None
         if _is_conflict(error):
             return None  # certainly rolled back, and the next time may end so too: it is counted
@@ -112,7 +111,3 @@ def _execute(cursor: Any, parameters: Mapping[str, Any]) -> None:
 
 def _is_conflict(error: BaseException) -> bool:
     return isinstance(error.__cause__, SerializationFailure)
-
-
-def _note_commit(inflight: InFlight) -> None:
-    inflight.committed = True

@@ -128,13 +128,7 @@ def adopt_children(
     if inflight is None:
         return asyncio.Task(coroutine, loop=loop, **options)
     task: asyncio.Task[Any] = asyncio.Task(TaskSteps(coroutine), loop=loop, **options)
-    if inflight.on_stray is not None:  # started by what the handler left behind
-        inflight.on_stray(task)
-        return task
-    if inflight.children is None:
-        inflight.children = set()
-    inflight.children.add(task)
-    task.add_done_callback(inflight.children.discard)
+    inflight.add_child(task)
     return task
 
 
@@ -153,9 +147,7 @@ class LeftoverTasks:
 
     def collect(self, inflight: InFlight) -> None:
         """The handler has ended: nothing of it may go on, nor begin."""
-        inflight.on_stray = self._cancel
-        left = [task for task in inflight.children or () if not task.done()]
-        inflight.children = None
+        left = inflight.release_children(self._cancel)
         for task in left:
             self._cancel(task)
         if left:

@@ -1,4 +1,4 @@
-"""One attempt: resolve, check, run, classify, hand over to the finisher."""
+"""One attempt: resolve, check, run, classify, hand over to the completer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from jobqueue.worker.execution.atomic import Recorder
 from jobqueue.worker.execution.containment import LeftoverTasks, current_inflight, watch_forks
 from jobqueue.worker.execution.history import History
 from jobqueue.worker.execution.invocation import (
-    Settle,
+    Judge,
     enter_handler_threads,
     run_coroutine,
     run_function,
@@ -58,10 +58,10 @@ class Executor:
         self.completer, self.task_signals, self.history = completer, task_signals, history
         self.recorder = Recorder(worker, settings)
         self.leftover_tasks = LeftoverTasks()
-        self._usual: dict[str, Options] = {}  # by task: for calls that override nothing
+        self._default_options: dict[str, Options] = {}  # by task: for calls that override nothing
         self._context = copy_context()  # each attempt starts from this, not from another attempt
         self._context.run(enter_handler_threads, handler_threads)
-        self._inbox = LoopCalls(self._context)
+        self._loop_calls = LoopCalls(self._context)
         watch_forks()
         watch_swallowed()
 
@@ -74,22 +74,12 @@ class Executor:
             context=self._context.copy(),
             eager_start=True,
         )
-        inflight.first_step_made = True
-        if not inflight.ended:
-            self._set_timer(inflight)
+        inflight.mark_first_step_made(partial(self.stop, inflight, Stop.TIMEOUT))
 
-    def _limit(self, inflight: InFlight, seconds: float | None) -> None:
-        """What runs from now on may take so long. The timer is set when the first step leaves
-        something over: for short handlers it would be the dearest part."""
-        loop = asyncio.get_running_loop()
-        inflight.deadline = None if seconds is None else loop.time() + seconds
-        if inflight.first_step_made:
-            self._set_timer(inflight)
-
-    def _set_timer(self, inflight: InFlight) -> None:
-        if inflight.deadline is not None:
-            loop = asyncio.get_running_loop()
-            inflight.timer = loop.call_at(inflight.deadline, self.stop, inflight, Stop.TIMEOUT)
+    def _arm_timeout(self, inflight: InFlight, seconds: float | None) -> None:
+        """What runs from now on may take this long."""
+        deadline = None if seconds is None else asyncio.get_running_loop().time() + seconds
+        inflight.set_deadline(deadline, partial(self.stop, inflight, Stop.TIMEOUT))
 
     def give_back(self, inflight: InFlight) -> None:
         """Never started: back to its place in the queue."""
@@ -97,10 +87,10 @@ class Executor:
         self.completer.put(inflight, classify.unstarted(inflight.claim))
 
     def stop(self, inflight: InFlight, why: Stop) -> None:
-        """Tell one handler to stop. One that cannot be told must not keep others from hearing."""
+        """Ask one handler to stop. One that cannot be asked must not keep others from hearing."""
         now = loop_time()
         try:
-            inflight.stop(why, now, self.settings.cancel_seconds)
+            inflight.request_stop(why, now, self.settings.cancel_seconds)
         except Exception:
             log.exception(
                 "handler_stop_failed", job=inflight.claim.id, task=inflight.claim.task, why=why
@@ -109,27 +99,27 @@ class Executor:
     def release_with_hold(self, inflight: InFlight, hold: float) -> None:
         """The handler has not ended and this process is about to: nobody may claim the job for
         `hold` seconds."""
-        inflight.released = True
+        inflight.mark_released()
         self.completer.put(inflight, classify.interrupted(inflight, hold))
 
     async def _attempt(self, inflight: InFlight) -> None:
         """Every attempt ends, also one that fails where no handler is to blame: a claim that
-        nobody ends would keep its slot, and its lease, for ever."""
-        inflight.task = (
+        nobody ends would keep its slot and its lease."""
+        inflight.attach_task(
             asyncio.current_task()
-        )  # the first step is made before `start` could note it
+        )  # here, since the first step is made in `start`
         try:
             await self._run(inflight)
         except (asyncio.CancelledError, GeneratorExit):
-            raise  # nobody ends an attempt outside its handler, but the end of the loop
+            raise  # only the end of the loop ends an attempt outside its handler
         except BaseException as error:
             log.exception("attempt_crashed", job=inflight.claim.id, task=inflight.claim.task)
             if not inflight.ended:
                 self._over(inflight, classify.broken(inflight, error, self.settings))
 
     async def _run(self, inflight: InFlight) -> None:
-        """From the handler's end to the handing over of its outcome nothing is awaited, so that no
-        cancellation can come between."""
+        """Nothing is awaited between the handler's end and the hand-over of its outcome, so that no
+        cancellation can come between them."""
         claim = inflight.claim
         try:
             task = tasks.known(claim.task) or await self._import(inflight)
@@ -142,14 +132,14 @@ class Executor:
             self._over(inflight, classify.invalid_arguments(inflight, error))
             return
         if claim.attempts and self.task_signals.shows_past(task):
-            inflight.past = await self.history.of(claim)
-        if inflight.told is not None or claim.cancel_requested:  # perhaps during the import
+            inflight.keep_past(await self.history.of(claim))
+        if inflight.stop_reason is not None or claim.cancel_requested:  # perhaps during the import
             self._over(inflight, classify.unstarted(claim))
             return
         options = self._options(claim, task)
-        settle = partial(self._settle, inflight, options)
+        judge = partial(self._judge, inflight, options)
         if not tasks.is_coroutine(task.func):
-            self._run_in_lane(inflight, self._begin(inflight, task, options), options, settle)
+            self._start_function(inflight, self._begin(inflight, task, options), options, judge)
         elif options.atomic:
             self._over(inflight, classify.cannot_be_atomic(inflight))
         else:
@@ -157,32 +147,31 @@ class Executor:
             self._conclude(
                 inflight,
                 await run_coroutine(
-                    inflight, self.handler_threads, self.leftover_tasks, call, settle
+                    inflight, self.handler_threads, self.leftover_tasks, call, judge
                 ),
             )
 
     def _options(self, claim: Claim, task: Task[..., Any]) -> Options:
         if claim.options:
             return options_for(claim.options, task, self.settings)
-        usual = self._usual.get(claim.task)
-        if usual is None:
-            usual = self._usual[claim.task] = options_for({}, task, self.settings)
-        return usual
+        options = self._default_options.get(claim.task)
+        if options is None:
+            options = self._default_options[claim.task] = options_for({}, task, self.settings)
+        return options
 
     async def _import(self, inflight: InFlight) -> Task[..., Any]:
-        """In a lane: the import of a module may touch the database, or take long."""
-        handler_thread = inflight.handler_thread = self.handler_threads.take()
-        # Nothing can end an import; but it is told of as what does not end.
-        self._limit(inflight, self.settings.timeout_seconds)
+        """In a handler thread: the import of a module may touch the database, or take long."""
+        handler_thread = inflight.attach_thread(self.handler_threads.borrow())
+        # Nothing can end an import, but one that does not end is reported as such.
+        self._arm_timeout(inflight, self.settings.timeout_seconds)
         found: Task[..., Any]
         try:
             found = await asyncio.wrap_future(
-                handler_thread.submit(_resolve_in_lane, handler_thread, inflight.claim.task)
+                handler_thread.submit(_resolve_in_thread, handler_thread, inflight.claim.task)
             )
         finally:
-            if inflight.timer is not None:
-                inflight.timer.cancel()
-            inflight.handler_thread = None
+            inflight.cancel_timer()
+            inflight.detach_thread()
             self.handler_threads.give_back(handler_thread)
         return found
 
@@ -191,8 +180,8 @@ class Executor:
     ) -> Callable[[], Any]:
         """Set up the attempt's own context; return the handler as a call without arguments."""
         claim = inflight.claim
-        inflight.started = True
-        self._limit(inflight, options.timeout)
+        inflight.mark_started()
+        self._arm_timeout(inflight, options.timeout)
         self.task_signals.started(inflight)
         current_inflight.set(inflight)
         current_job.set(claim.id)
@@ -215,8 +204,8 @@ class Executor:
         inflight.control.noted = False  # before it is read: what comes meanwhile is noted again
         self.completer.note_progress(inflight)
 
-    def _run_in_lane(
-        self, inflight: InFlight, call: Callable[[], Any], options: Options, settle: Settle
+    def _start_function(
+        self, inflight: InFlight, call: Callable[[], Any], options: Options, judge: Judge
     ) -> None:
         """Start a plain function; its end comes back to the loop by itself."""
         loop = asyncio.get_running_loop()
@@ -224,30 +213,30 @@ class Executor:
             call = partial(self.recorder.run, inflight, call)
         interruptible = options.interruptible
         future = run_function(
-            inflight, self.handler_threads, call, settle, interruptible=interruptible
+            inflight, self.handler_threads, call, judge, interruptible=interruptible
         )
-        future.add_done_callback(partial(self._ended_in_lane, loop, inflight))
+        future.add_done_callback(partial(self._function_ended, loop, inflight))
 
-    def _ended_in_lane(
+    def _function_ended(
         self, loop: asyncio.AbstractEventLoop, inflight: InFlight, future: Future[Ended]
     ) -> None:
-        """In the lane's thread, behind the handler, where nothing interrupts it."""
+        """In the handler's thread, after the handler, where nothing interrupts it."""
         try:
-            self._inbox.put(loop, partial(self._conclude_function, inflight, future))
+            self._loop_calls.put(loop, partial(self._conclude_function, inflight, future))
         except RuntimeError:
             log.debug("loop_closed")  # the worker is gone; a handler outlived it
 
     def _to_loop(
         self, loop: asyncio.AbstractEventLoop, call: Callable[..., Any], *args: Any
     ) -> None:
-        """From any thread. The worker's own context goes along: a lane's thread has none, and what
-        is logged of the outcome bears the worker's id."""
+        """From any thread. The worker's own context goes along: a handler thread has none, and what
+        is logged about the outcome carries the worker's id."""
         try:
             loop.call_soon_threadsafe(call, *args, context=self._context.copy())
         except RuntimeError:
             log.debug("loop_closed")  # the worker is gone; a handler outlived it
 
-    def _settle(
+    def _judge(
         self, inflight: InFlight, options: Options, value: Any, error: BaseException | None
     ) -> Ended:
         """In any thread. Never raises, whatever the handler's value or error is."""
@@ -267,13 +256,13 @@ class Executor:
             self._conclude(inflight, Ended(How.PUT, ending))
 
     def _conclude(self, inflight: InFlight, ended: Ended) -> None:
-        """The handler has really ended, its lane too: settle what follows, all in one go."""
-        if inflight.handler_thread is not None:
-            self.handler_threads.give_back(inflight.handler_thread)
-            inflight.handler_thread = None
+        """The handler has really ended, and its thread's work too: hand over what follows."""
+        if (thread := inflight.detach_thread()) is not None:
+            self.handler_threads.give_back(thread)
         match ended.how:
             case How.RECORDED:
                 self._end(inflight)
+                assert inflight.recorded is not None and inflight.recorded.state  # noqa: S101, PT018
                 self.completer.recorded(inflight, ended.ending, inflight.recorded.state)
             case How.REFUSED:
                 self._end(inflight)
@@ -287,12 +276,11 @@ class Executor:
             self.completer.put(inflight, ending)
 
     def _end(self, inflight: InFlight) -> None:
-        if inflight.timer is not None:
-            inflight.timer.cancel()
+        inflight.cancel_timer()
         self.registry.end(inflight)
 
 
-def _resolve_in_lane(handler_thread: HandlerThread, path: str) -> Task[..., Any]:
+def _resolve_in_thread(handler_thread: HandlerThread, path: str) -> Task[..., Any]:
     """Whatever a module raises while it is imported, its task is not known here."""
     handler_thread.prepare()
     try:

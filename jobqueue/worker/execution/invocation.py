@@ -1,4 +1,4 @@
-"""How one handler runs: a coroutine on the loop, or a function in its lane's thread.
+"""How one handler runs: a coroutine on the loop, or a function in a thread of its own.
 
 Either way it ends as a value or an error, never as an exception that reaches the loop.
 """
@@ -33,25 +33,25 @@ INTERRUPT: dict[Stop, type[BaseException]] = {
     Stop.SHUTDOWN: JobInterrupted,
     Stop.LEASE: JobInterrupted,
 }
-# How long a cancelled function may take to look at `is_cancelled` before it is interrupted.
-LOOK_SECONDS = 0.5
+# How long a cancelled function has to check `is_cancelled` before it is interrupted.
+GRACE_SECONDS = 0.5
 # How soon an interrupt that could not be raised is tried again.
 INTERRUPT_AGAIN_SECONDS = 0.01
 # How often the query that keeps an interrupt from landing is looked for, and cancelled.
 QUERY_SECONDS = 0.25
 # From a handler's end, however it ended, to what is to be written. Never raises.
-Settle = Callable[[Any, BaseException | None], Ended]
+Judge = Callable[[Any, BaseException | None], Ended]
 
 
 class OwnHandlerThread(Executor):
-    """Wherever a coroutine uses the ORM: the lane of its handler, taken when it first does so."""
+    """Wherever a coroutine uses the ORM: its handler's thread, borrowed when it first does so."""
 
     def __init__(self, handler_threads: HandlerThreads) -> None:
         self._lanes = handler_threads
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         inflight = current_inflight.get()
-        if inflight is None or inflight.on_stray is not None:
+        if inflight is None or inflight.on_late_child is not None:
             raise RuntimeError("The handler has ended, and with it its database connections.")
         return _handler_thread(inflight, self._lanes).submit(fn, *args, **kwargs)
 
@@ -64,10 +64,10 @@ def enter_handler_threads(handler_threads: HandlerThreads) -> None:
 
 
 def _handler_thread(inflight: InFlight, handler_threads: HandlerThreads) -> HandlerThread:
-    if inflight.handler_thread is None:
-        handler_thread = inflight.handler_thread = handler_threads.take()
+    if (handler_thread := inflight.handler_thread) is None:
+        handler_thread = inflight.attach_thread(handler_threads.borrow())
         handler_thread.submit(handler_thread.prepare)
-    return inflight.handler_thread  # type: ignore[no-any-return]
+    return handler_thread
 
 
 async def run_coroutine(
@@ -75,30 +75,30 @@ async def run_coroutine(
     handler_threads: HandlerThreads,
     leftover_tasks: LeftoverTasks,
     call: Callable[[], Any],
-    settle: Settle,
+    judge: Judge,
 ) -> Ended:
-    """Await an `async def` handler in a lane of its own."""
+    """Await an `async def` handler that has a thread of its own for the ORM."""
     value: Any = None
     error: BaseException | None = None
     steps = None
     try:
-        inflight.interrupt = lambda why, error_policy: _cancel(inflight, handler_threads)
+        inflight.interrupt_by(lambda why, cleanup_seconds: _cancel(inflight, handler_threads))
         value = await (steps := Steps(call()))
     except BaseException as raised:
         if steps is not None and steps.closed:  # the loop is gone, and this with it
             raise
         error = raised
-    inflight.interrupt = None
+    inflight.interrupt_by(None)
     leftover_tasks.collect(inflight)
     if error is None and inflight.handler_thread is None and _is_small(value):
-        return settle(value, None)
-    # In the lane, where a big result or a slow message holds up no other handler; and behind every
+        return judge(value, None)
+    # In its thread, where a big result or a slow message holds up no other handler; and after every
     # call that the coroutine left running there: it has not ended before.
     handler_thread = _handler_thread(inflight, handler_threads)
-    settled = handler_thread.submit(_classify_in_thread, handler_thread, settle, value, error)
+    judged = handler_thread.submit(_classify_in_thread, handler_thread, judge, value, error)
     del value, error  # held by this frame, an error would hold itself
-    await _outlast(settled, handler_thread, handler_threads)
-    return settled.result()  # type: ignore[no-any-return]
+    await _outlast(judged, handler_thread, handler_threads)
+    return judged.result()  # type: ignore[no-any-return]
 
 
 def _is_small(value: Any) -> bool:
@@ -112,20 +112,20 @@ def _is_small(value: Any) -> bool:
 
 
 def _classify_in_thread(
-    handler_thread: HandlerThread, settle: Settle, value: Any, error: BaseException | None
+    handler_thread: HandlerThread, judge: Judge, value: Any, error: BaseException | None
 ) -> Ended:
     try:
-        return settle(value, error)
+        return judge(value, error)
     finally:
         handler_thread.tidy()
 
 
 async def _outlast(
-    settled: Future[Any], handler_thread: HandlerThread, handler_threads: HandlerThreads
+    judged: Future[Any], handler_thread: HandlerThread, handler_threads: HandlerThreads
 ) -> None:
-    """Wait for the lane through any number of cancels: they are for the handler, which has ended
+    """Wait for the thread through any number of cancels: they are for the handler, which has ended
     as a value already. Queries that it left running are cancelled."""
-    waiting = asyncio.wrap_future(settled)
+    waiting = asyncio.wrap_future(judged)
     while not waiting.done():
         if handler_thread.pending > 1 and (cancel := handler_thread.queries()):
             handler_threads.apart(cancel)
@@ -145,7 +145,7 @@ def _cancel(inflight: InFlight, handler_threads: HandlerThreads) -> None:
         and inflight.handler_thread.pending
         and (cancel := inflight.handler_thread.queries())
     ):
-        # The coroutine goes on at once, but its query would keep the lane until it ends.
+        # The coroutine goes on at once, but its query would keep its thread until it ends.
         handler_threads.apart(cancel)
 
 
@@ -153,15 +153,15 @@ def run_function(
     inflight: InFlight,
     handler_threads: HandlerThreads,
     call: Callable[[], Any],
-    settle: Settle,
+    judge: Judge,
     *,
     interruptible: bool,
 ) -> Future[Ended]:
-    """Start a plain handler in a lane's thread; the future ends when it has really ended."""
-    handler_thread = inflight.handler_thread = handler_threads.take()
+    """Start a plain handler in a thread; the future ends when it has really ended."""
+    handler_thread = inflight.attach_thread(handler_threads.borrow())
     loop = asyncio.get_running_loop()
     if interruptible:
-        inflight.interrupt = _Interrupter(inflight, handler_thread, handler_threads, loop).stop
+        inflight.interrupt_by(_Interrupter(inflight, handler_thread, handler_threads, loop).stop)
     context, before = copy_context(), forks()
 
     def run() -> Ended:
@@ -173,7 +173,7 @@ def run_function(
             value, error = None, broken
         leave_if_forked(before, error)
         try:
-            return context.run(settle, value, error)
+            return context.run(judge, value, error)
         finally:
             del value, error
             handler_thread.tidy()
@@ -198,18 +198,18 @@ class _Interrupter:
             loop,
         )
 
-    def stop(self, why: Stop, error_policy: float) -> None:
+    def stop(self, why: Stop, cleanup_seconds: float) -> None:
         """On the loop. A cancel leaves the handler a moment to look; one that has looked is given
         its whole time to clean up."""
         if why is not Stop.CANCEL:
             self._raise(why)
             return
-        look = min(LOOK_SECONDS, error_policy)
-        self.loop.call_later(look, self._unless_seen, error_policy - look)
+        grace = min(GRACE_SECONDS, cleanup_seconds)
+        self.loop.call_later(grace, self._unless_seen, cleanup_seconds - grace)
 
-    def _unless_seen(self, error_policy: float) -> None:
+    def _unless_seen(self, cleanup_seconds: float) -> None:
         if self.inflight.control.seen:
-            self.loop.call_later(error_policy, self._raise, Stop.CANCEL)
+            self.loop.call_later(cleanup_seconds, self._raise, Stop.CANCEL)
         else:
             self._raise(Stop.CANCEL)
 
@@ -230,17 +230,17 @@ class _Interrupter:
         kind = INTERRUPT[why]
 
         def raised(error: BaseException, *args: object) -> None:
-            self.inflight.landed = True
+            self.inflight.mark_interrupt(raised=True)
             landed.append(True)
             kind.__init__(error, *args)
 
-        def again(error: BaseException) -> None:
-            self.inflight.landed = False
+        def redeliver(error: BaseException) -> None:
+            self.inflight.mark_interrupt(raised=False)
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 self.loop.call_soon_threadsafe(self._raise, why)
 
-        words = {"__init__": raised, "again": again, "__module__": kind.__module__}
-        return type(kind.__name__, (kind, Again), words)
+        words = {"__init__": raised, "redeliver": redeliver, "__module__": kind.__module__}
+        return type(kind.__name__, (kind, Redelivered), words)
 
     def _free_thread(self, landed: list[bool]) -> None:
         """An exception lands only when the thread's query has ended. Once it has landed, queries
@@ -257,10 +257,10 @@ class _Interrupter:
 _watched = False
 
 
-class Again:
+class Redelivered:
     """An interrupt's part of its class: what to do when the interpreter has dropped it."""
 
-    again: Callable[[], None]
+    redeliver: Callable[[], None]
 
 
 def watch_swallowed() -> None:
@@ -271,8 +271,8 @@ def watch_swallowed() -> None:
     former, _watched = sys.unraisablehook, True
 
     def hook(unraisable: Any) -> None:
-        if isinstance(unraisable.exc_value, Again):
-            unraisable.exc_value.again()
+        if isinstance(unraisable.exc_value, Redelivered):
+            unraisable.exc_value.redeliver()
         else:
             former(unraisable)
 

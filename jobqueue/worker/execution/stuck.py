@@ -1,4 +1,4 @@
-"""Handlers that were told to stop and do not: reported with their stacks, then the worker goes."""
+"""Handlers that ignore a stop: reported with their stacks; in the end the worker exits."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from jobqueue.worker.process import stacks
 
 REPORT_SECONDS = 60.0
 # Its slot and its keys stay taken meanwhile; a fresh process gives the capacity back.
-LEAVE_SECONDS = 300.0
+EXIT_SECONDS = 300.0
 log = get_logger()
 
 
 class StuckHandlers:
-    """Looks at every beat for handlers that ignore a cancel or a timeout."""
+    """Checks at every beat for handlers that ignore a cancel or a timeout."""
 
     def __init__(
-        self, settings: Settings, registry: InFlightJobs, leave: Callable[[str], None]
+        self, settings: Settings, registry: InFlightJobs, exit_worker: Callable[[str], None]
     ) -> None:
-        self.settings, self.registry, self.leave = settings, registry, leave
+        self.settings, self.registry, self.exit_worker = settings, registry, exit_worker
 
-    def look(self) -> None:
+    def check(self) -> None:
         now = loop_time()
         for inflight in self.registry:
-            if inflight.told is None or inflight.ended:
+            if inflight.stop_reason is None or inflight.ended:
                 continue
-            ignored = now - inflight.told_first_at
+            ignored = now - inflight.stop_requested_at
             if ignored <= self.settings.cancel_seconds:
                 continue
-            if now - inflight.warned_at >= REPORT_SECONDS:
-                inflight.warned_at = now
+            if now - inflight.reported_at >= REPORT_SECONDS:
+                inflight.mark_reported(now)
                 self._report(inflight, ignored)
-            if ignored > LEAVE_SECONDS:
-                self.leave(f"the handler of job {inflight.claim.id} does not end")
+            if ignored > EXIT_SECONDS:
+                self.exit_worker(f"the handler of job {inflight.claim.id} does not end")
 
     def _report(self, inflight: InFlight, ignored: float) -> None:
         log.warning(
             "handler_stop_ignored",
             job=inflight.claim.id,
             task=inflight.claim.task,
-            reason=inflight.told,
+            reason=inflight.stop_reason,
             seconds=round(ignored, 1),
             stack=stacks.of_handler(inflight),
         )

@@ -141,9 +141,9 @@ class Heartbeat:
         return any(now - since > near for since in self._busy_since.values())
 
     def _not_ending(self, inflight: InFlight, now: float) -> float | None:
-        waited = now - inflight.told_first_at
+        waited = now - inflight.stop_requested_at
         error_policy = self.settings.cancel_seconds
-        ignoring = inflight.told is not None and not inflight.ended and waited > error_policy
+        ignoring = inflight.stop_reason is not None and not inflight.ended and waited > error_policy
         return waited if ignoring else None
 
     def _apply(self, told: list[InFlight], answer: heartbeat.Beat, sent: float) -> None:
@@ -155,7 +155,7 @@ class Heartbeat:
         for inflight in told:
             # A row that somebody else has locked is still ours, and nobody can take it meanwhile.
             if inflight.token in answer.renewed or inflight.token in answer.busy:
-                inflight.trusted_from = sent
+                inflight.mark_renewed(sent)
             elif inflight.fate is None:
                 self._lost(inflight)
         for token in answer.cancelled:
@@ -174,6 +174,6 @@ class Heartbeat:
         so only a handler that still runs is told."""
         if inflight.ended or inflight.released or inflight.recording is not None:
             return
-        inflight.lost = True
+        inflight.mark_lost()
         log.warning("lease_lost", job=inflight.claim.id, task=inflight.claim.task, wanted=None)
         self.executor.stop(inflight, Stop.LEASE)

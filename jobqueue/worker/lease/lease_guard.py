@@ -51,7 +51,7 @@ class LeaseGuard:
             if stop <= now:
                 self._give_up(inflight)
                 # After a freeze the end has passed already: the handler gets its time first.
-                end = max(end, inflight.told_first_at + self.cancel_seconds)
+                end = max(end, inflight.stop_requested_at + self.cancel_seconds)
             if end <= now:
                 self.exit_now(f"job {inflight.claim.id} outlives the trust in its lease")
                 return None
@@ -59,6 +59,6 @@ class LeaseGuard:
         return due
 
     def _give_up(self, inflight: InFlight) -> None:
-        if inflight.told is None:
+        if inflight.stop_reason is None:
             log.warning("lease_not_renewed", job=inflight.claim.id, task=inflight.claim.task)
             self.executor.stop(inflight, Stop.LEASE)

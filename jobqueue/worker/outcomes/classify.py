@@ -58,7 +58,7 @@ def of(
     except BaseException as broken:
         final = error is None
         reason = Reason.BAD_RESULT if final else Reason.RETRY
-        delay = 0.0 if final else retry_delay.usual(inflight, settings)
+        delay = 0.0 if final else retry_delay.default_retry_delay(inflight, settings)
         return _failed(inflight, broken, final=final, reason=reason, delay=delay)
     finally:
         if error is not None:
@@ -103,7 +103,7 @@ def raised(inflight: InFlight, error: BaseException, chosen: Options, settings: 
             return error.ending
         case NoConnection():
             return no_connection(inflight.claim, error)
-    if inflight.told is not None and unwound(error):
+    if inflight.stop_reason is not None and unwound(error):
         return _stopped(inflight, error, chosen, settings)
     match error:
         case Snooze():
@@ -116,7 +116,7 @@ def raised(inflight: InFlight, error: BaseException, chosen: Options, settings: 
     return _failed(
         inflight,
         error,
-        delay=retry_delay.chosen(inflight, error, chosen, settings),
+        delay=retry_delay.retry_delay(inflight, error, chosen, settings),
         reason=Reason.RETRY,
     )
 
@@ -125,7 +125,7 @@ def _stopped(
     inflight: InFlight, error: BaseException, chosen: Options, settings: Settings
 ) -> Ending:
     """What an interrupted handler raises may still steer, but a shutdown ends no job."""
-    match inflight.told:
+    match inflight.stop_reason:
         case Stop.CANCEL:
             return _cancelled(inflight, error)
         case Stop.TIMEOUT:
@@ -137,7 +137,7 @@ def _stopped(
 
 
 def _cancelled(inflight: InFlight, error: BaseException) -> Ending:
-    by_itself = isinstance(error, JobCancelled) and not inflight.landed
+    by_itself = isinstance(error, JobCancelled) and not inflight.interrupt_raised
     reason = Reason.CANCELLED_COOPERATIVE if by_itself else Reason.CANCELLED_FORCED
     return _ending(inflight, Outcome.CANCELLED, reason=reason)
 
@@ -155,7 +155,7 @@ def _timed_out(
         error,
         outcome=Outcome.TIMED_OUT,
         final=final,
-        delay=0.0 if final else retry_delay.chosen(inflight, error, chosen, settings),
+        delay=0.0 if final else retry_delay.retry_delay(inflight, error, chosen, settings),
         reason=Reason.PERMANENT if final else Reason.RETRY,
         error_class=TIMEOUT_CLASS,
         message=clean(message, error_text.MESSAGE_LIMIT),
@@ -221,7 +221,10 @@ def cannot_be_atomic(inflight: InFlight) -> Ending:
 def broken(inflight: InFlight, error: BaseException, settings: Settings) -> Ending:
     """The worker itself failed around the handler: a failure like any other, so that it ends."""
     return _failed(
-        inflight, error, delay=retry_delay.usual(inflight, settings), reason=Reason.RETRY
+        inflight,
+        error,
+        delay=retry_delay.default_retry_delay(inflight, settings),
+        reason=Reason.RETRY,
     )
 
 

@@ -55,10 +55,10 @@ class Completer:
         self.outcome_events, self.error_policy = outcome_events, error_policy
         self.trust_seconds = trust_seconds  # from a renewal's sending to the end of its trust
         self.pending = PendingOutcomes()
-        self._refused: list[Waiting] = []  # whose late outcome is still to be told
+        self._refused: list[Waiting] = []  # whose late outcome is still to be recorded
         self._progress = Progress(session)
-        self._ready: set[str] = set()  # queues whose jobs other workers are to be told of
-        self._untold: list[tuple[InFlight, Ending, str]] = []  # written, but nobody has heard of it
+        self._ready: set[str] = set()  # queues that other workers are to be notified of
+        self._unlogged: list[tuple[InFlight, Ending, str]] = []  # written, but not logged yet
         self._wake = asyncio.Event()
         self._closed = asyncio.Event()
         self.on_ready, self.on_soon = on_ready, on_soon
@@ -73,27 +73,27 @@ class Completer:
             self.pending.put(inflight, ending)
             self._wake.set()
 
-    def heard(self, batch: Sequence[Waiting], answers: Sequence[Written]) -> None:
+    def apply_answers(self, batch: Sequence[Waiting], answers: Sequence[Written]) -> None:
         """The statement that was sent for this batch has been answered; what it has no answer for
         is to be written again."""
         for waiting in batch:
-            waiting.under_way = False
+            waiting.is_sent = False
         for answer in answers:
             if answered := self.pending.get(answer.token):  # not given up meanwhile
-                self._hear(answered, answer)
+                self._apply_answer(answered, answer)
         if len(self) or self._closed.is_set():
             self._wake.set()
 
-    def not_heard(self, batch: Sequence[Waiting]) -> None:
+    def mark_unsent(self, batch: Sequence[Waiting]) -> None:
         """It was not sent, or failed, or nobody knows: to be written again."""
         for waiting in batch:
-            waiting.under_way = False
+            waiting.is_sent = False
         self._wake.set()
 
     def recorded(self, inflight: InFlight, ending: Ending, state: str) -> None:
         """An atomic handler has written its own outcome."""
         self._progress.forget(inflight)
-        self._settle(inflight, ending, state)
+        self._conclude(inflight, ending, state)
 
     def refuse(self, inflight: InFlight, ending: Ending) -> None:
         """An atomic handler met the fence: its writes are rolled back, only the trace is left."""
@@ -107,7 +107,7 @@ class Completer:
             self._wake.set()
 
     def notify_ready(self, queue: str) -> None:
-        """Tell the other workers that a job of this queue can be claimed."""
+        """Notify the other workers that a job of this queue can be claimed."""
         self._ready.add(queue)
         self._wake.set()
 
@@ -129,7 +129,7 @@ class Completer:
                 else:
                     self.error_policy.succeeded()
         finally:
-            self._tell()
+            self._log_written()
 
     async def _sleep(self) -> None:
         """Until there is something to write; a set wake is looked at before, never after."""
@@ -159,33 +159,33 @@ class Completer:
         if batch := self.pending.batch():
             await self._write(batch)
         if self._refused:
-            await self._tell_refused()
+            await self._record_refused()
         if self._ready:
-            await self._tell_ready()
+            await self._notify_ready()
         if self._progress and loop_time() >= self._progress.due:
             await self._progress.store()
 
     async def _write(self, batch: Sequence[Waiting]) -> None:
         sent = [waiting.ending for waiting in batch]
         for waiting in batch:
-            waiting.under_way = True
+            waiting.is_sent = True
         try:
             answers = await self.session.call(finish.finish, WRITE_SECONDS, self.worker, sent)
         except BaseException as error:
-            self.not_heard(batch)
+            self.mark_unsent(batch)
             if not isinstance(error, Exception) or not concerns_data(error):
                 raise
             await self._write_apart(batch, error)
             return
-        self.heard(batch, answers)
+        self.apply_answers(batch, answers)
 
-    def _hear(self, waiting: Waiting, answer: Written) -> None:
+    def _apply_answer(self, waiting: Waiting, answer: Written) -> None:
         if answer.state is not None:
-            self._settle(waiting.inflight, waiting.ending, answer.state)
+            self._conclude(waiting.inflight, waiting.ending, answer.state)
         elif answer.busy:
             waiting.put_off()
         else:
-            self.pending.take(answer.token)
+            self.pending.remove(answer.token)
             self._refused.append(waiting)
 
     async def _write_apart(self, batch: Sequence[Waiting], error: Exception) -> None:
@@ -199,11 +199,11 @@ class Completer:
         if waiting.ending.outcome is not None and not waiting.replaced:
             waiting.ending = classify.refused_by_database(waiting.ending, error)
             waiting.replaced = True
-        elif self.pending.take(waiting.inflight.token):
+        elif self.pending.remove(waiting.inflight.token):
             self.outcome_events.unwritable(waiting.inflight.claim, error)
-            self.registry.settle(waiting.inflight, Fate.UNRECORDED)
+            self.registry.record_fate(waiting.inflight, Fate.UNRECORDED)
 
-    async def _tell_refused(self) -> None:
+    async def _record_refused(self) -> None:
         """No row bears these tokens. Either an earlier copy of the statement landed, or the claim
         was taken away; the history knows."""
         batch = list(self._refused)
@@ -217,34 +217,36 @@ class Completer:
             if has_landed(waiting.ending, found):
                 state = decided_state(waiting.inflight.claim, waiting.ending, found)
                 ending = as_recorded(waiting.inflight, waiting.ending, found)
-                self._settle(waiting.inflight, ending, state)
+                self._conclude(waiting.inflight, ending, state)
             else:
                 stands = found.outcome if found else None
                 self.outcome_events.refused(waiting.inflight, waiting.ending, stands)
-                self.registry.settle(waiting.inflight, Fate.UNRECORDED)
+                self.registry.record_fate(waiting.inflight, Fate.UNRECORDED)
 
-    async def _tell_ready(self) -> None:
+    async def _notify_ready(self) -> None:
         queues = sorted(self._ready)
         await self.session.call(notify, WRITE_SECONDS, notifications.ready(queues))
         self._ready.difference_update(queues)
 
-    def _settle(self, inflight: InFlight, ending: Ending, state: str) -> None:
-        self.pending.take(inflight.token)
-        self.registry.settle(inflight, fate_of(ending))
+    def _conclude(self, inflight: InFlight, ending: Ending, state: str) -> None:
+        self.pending.remove(inflight.token)
+        self.registry.record_fate(inflight, fate_of(ending))
         if state == State.READY:
             self.on_ready(inflight.claim.queue)
         elif state == State.SCHEDULED and ending.hold is None:
             self.on_soon(ending.delay)
-        self._untold.append((inflight, ending, state))
-        if len(self._untold) == 1:  # after the next turn, in which the claimer sends its next claim
+        self._unlogged.append((inflight, ending, state))
+        if (
+            len(self._unlogged) == 1
+        ):  # after the next turn, in which the claimer sends its next claim
             loop = asyncio.get_running_loop()
-            loop.call_soon(loop.call_soon, self._tell)
+            loop.call_soon(loop.call_soon, self._log_written)
 
-    def _tell(self) -> None:
+    def _log_written(self) -> None:
         """Log lines and signals: while the server is busy with the next claim."""
-        untold, self._untold = self._untold, []
+        unlogged, self._unlogged = self._unlogged, []
         with logs.together():
-            for inflight, ending, state in untold:
+            for inflight, ending, state in unlogged:
                 try:
                     self.outcome_events.written(inflight, ending, state)
                 except Exception:  # a project's logging: it must not silence the others
@@ -260,11 +262,11 @@ class Completer:
 
     def give_up(self, waiting: Waiting) -> None:
         """Leave one claim to its lease."""
-        self.pending.take(waiting.inflight.token)
+        self.pending.remove(waiting.inflight.token)
         if waiting in self._refused:
             self._refused.remove(waiting)
         self.outcome_events.given_up(waiting.inflight.claim)
-        self.registry.settle(waiting.inflight, Fate.UNRECORDED)
+        self.registry.record_fate(waiting.inflight, Fate.UNRECORDED)
 
     def give_up_all(self) -> list[int]:
         """The shutdown's time is over: leave what is unwritten to the leases; return the jobs."""

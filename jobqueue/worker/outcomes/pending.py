@@ -25,7 +25,7 @@ class Waiting:
     not_before: float = 0.0
     busy: float = BUSY_SECONDS
     replaced: bool = False  # the database refused the outcome itself; this one says so
-    under_way: bool = False  # a statement that writes it has been sent
+    is_sent: bool = False  # a statement that writes it has been sent
     lent: bool = False  # once: what fails beside a claim is written apart
 
     def put_off(self) -> None:
@@ -52,14 +52,14 @@ class PendingOutcomes:
     def put(self, inflight: InFlight, ending: Ending) -> None:
         self._waiting[inflight.token] = Waiting(inflight, ending)
 
-    def take(self, token: UUID) -> Waiting | None:
+    def remove(self, token: UUID) -> Waiting | None:
         """Remove and return one; None when it is no longer there."""
         return self._waiting.pop(token, None)
 
     @property
     def next(self) -> float:
         """When the next one may be sent (the loop's clock); infinity when none waits for that."""
-        moments = (w.not_before for w in self._waiting.values() if not w.under_way)
+        moments = (w.not_before for w in self._waiting.values() if not w.is_sent)
         return min(moments, default=inf)
 
     def batch(self) -> list[Waiting]:
@@ -67,7 +67,7 @@ class PendingOutcomes:
         now, size = loop_time(), 0
         batch: list[Waiting] = []
         for waiting in self._waiting.values():
-            if waiting.not_before > now or waiting.under_way:
+            if waiting.not_before > now or waiting.is_sent:
                 continue
             size += len(waiting.ending.result or "") + len(waiting.ending.traceback)
             if batch and (len(batch) >= BATCH or size > BATCH_BYTES):
@@ -76,19 +76,19 @@ class PendingOutcomes:
         return batch
 
     @property
-    def under_way(self) -> int:
+    def sent_count(self) -> int:
         """How many slots are about to be free: their outcomes are being written at this moment."""
-        return sum(w.under_way and not w.lent for w in self._waiting.values())
+        return sum(w.is_sent and not w.lent for w in self._waiting.values())
 
     def lendable(self, most: int) -> Sequence[Waiting]:
         """Return what a claim can write along now, to take its slots at the same time."""
         return [waiting for waiting in self.batch() if _is_lendable(waiting)][:most]
 
     def lend(self, most: int) -> Sequence[Waiting]:
-        """Hand that over; the finisher's `heard` or `not_heard` takes it back."""
+        """Hand that over; the completer's `apply_answers` or `mark_unsent` takes it back."""
         batch = self.lendable(most)
         for waiting in batch:
-            waiting.under_way = waiting.lent = True
+            waiting.is_sent = waiting.lent = True
         return batch
 
 

@@ -14,7 +14,9 @@ from jobqueue.worker.outcomes.attempt_options import Options
 log = get_logger()
 
 
-def chosen(inflight: InFlight, error: BaseException, options: Options, settings: Settings) -> float:
+def retry_delay(
+    inflight: InFlight, error: BaseException, options: Options, settings: Settings
+) -> float:
     """Return the seconds that the error, the call or the task asks for. What breaks here falls back
     to the setting."""
     try:
@@ -29,10 +31,10 @@ def chosen(inflight: InFlight, error: BaseException, options: Options, settings:
         log.warning(
             "backoff_failed", job=inflight.claim.id, task=inflight.claim.task, exc_info=True
         )
-        return usual(inflight, settings)
+        return default_retry_delay(inflight, settings)
 
 
-def usual(inflight: InFlight, settings: Settings) -> float:
+def default_retry_delay(inflight: InFlight, settings: Settings) -> float:
     """Return the seconds that the settings say."""
     base, ceiling = settings.backoff_base_seconds, settings.backoff_max_seconds
     return backoff.delay(inflight.claim.failures + 1, base=base, ceiling=ceiling)

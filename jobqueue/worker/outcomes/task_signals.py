@@ -51,7 +51,7 @@ class TaskSignals:
         """Return Django's view of a running attempt; made when somebody first wants to see it."""
         claim, task = inflight.claim, tasks.known(inflight.claim.task)
         if inflight.result is None and task is not None:
-            inflight.result = task_results.build(
+            made = task_results.build(
                 task_results.as_enqueued(
                     task,
                     backend=claim.backend,
@@ -72,8 +72,9 @@ class TaskSignals:
                 past=inflight.past or [task_results.Past(self._worker, "", "")] * claim.attempts,
                 holder=self._worker,
             )
-        result: TaskResult[..., Any] = inflight.result
-        return result
+            inflight.keep_result(made)
+        assert inflight.result is not None  # noqa: S101  # what runs here has a task
+        return inflight.result
 
     def shows_past(self, task: Task[..., Any]) -> bool:
         """Whether anybody is shown the errors of earlier attempts: the handler, or a receiver."""

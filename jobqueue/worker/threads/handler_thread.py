@@ -200,7 +200,7 @@ class HandlerThreads:
         self._made = 0
         self._canceller: HandlerThread | None = None
 
-    def take(self) -> HandlerThread:
+    def borrow(self) -> HandlerThread:
         """Return an idle lane; a new one when all are in use."""
         if self._free:
             handler_thread = self._free.pop()
