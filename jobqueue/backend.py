@@ -14,20 +14,18 @@ from django.tasks.signals import task_enqueued
 
 from jobqueue import results, signals, task_results
 from jobqueue.checks import check_backend
-from jobqueue.enqueueing.enqueue import enqueue
+from jobqueue.conf import settings
+from jobqueue.enqueueing.enqueue import insert
+from jobqueue.enqueueing.job_row import draft
 from jobqueue.enqueueing.task_options import validate
 from jobqueue.states import State
 from jobqueue.tasks import JobTask
 
 
-class JobQueueBackend(BaseTaskBackend):
-    """Stores jobs in PostgreSQL, in the caller's transaction; `runworker` runs them."""
+class Door(BaseTaskBackend):
+    """What every backend of ours accepts and refuses, those for tests too."""
 
     task_class = JobTask
-    supports_defer = True
-    supports_async_task = True
-    supports_get_result = True
-    supports_priority = True
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         self.given_queues: object = params.get("QUEUES", [])
@@ -47,12 +45,28 @@ class JobQueueBackend(BaseTaskBackend):
             )
         super().validate_task(task)
 
+    def check_call(
+        self, task: Task[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Return the row that this call would make. Raises ArgumentsError, TypeError or
+        InvalidTask."""
+        self.validate_task(task)
+        return draft(task, args, kwargs, settings(), self.alias)
+
+
+class JobQueueBackend(Door):
+    """Stores jobs in PostgreSQL, in the caller's transaction; `runworker` runs them."""
+
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+
     def enqueue[**P, R](
         self, task: Task[P, R], args: Sequence[Any], kwargs: dict[str, Any]
     ) -> TaskResult[P, R]:
         """Insert a job. Raises ArgumentsError, TypeError or InvalidTask before anything is sent."""
-        self.validate_task(task)
-        stored = enqueue(task, args, kwargs, self.alias)
+        stored = insert(self.check_call(task, args, kwargs))
         result: TaskResult[P, R] = task_results.build(
             task if task.backend == self.alias else replace(task, backend=self.alias),
             id=stored.id,

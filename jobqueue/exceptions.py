@@ -8,7 +8,7 @@ class JobQueueError(Exception):
         super().__init__(message or (self.__doc__ or "").strip())
 
 
-class ArgumentsError(JobQueueError, ValueError):
+class ArgumentsError(JobQueueError, ValueError, TypeError):
     """The arguments cannot be stored as JSON."""
 
 

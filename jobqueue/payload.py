@@ -1,6 +1,9 @@
 """What may be stored as JSON: arguments, results and progress."""
 
+import inspect
 import json
+from collections import UserString
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 MAX_DEPTH = 100
@@ -8,18 +11,20 @@ MAX_DEPTH = 100
 MAX_BITS = 14_000
 
 
-class NotJSON(ValueError):
-    """A value that JSON cannot carry, with its path."""
+class NotJSON(ValueError, TypeError):
+    """A value that JSON cannot carry, with its path. Both kinds: Django's own backends raise now
+    the one and now the other."""
 
 
 def encode(value: Any, where: str, max_bytes: int, setting: str) -> str:
     """Return the value as JSON text. Raises NotJSON naming the path, or the limit's setting.
 
-    Tuples become lists, as in Django's own tasks; everything else comes back equal.
+    Tuples and other sequences become lists and mappings dictionaries, as in Django's own tasks;
+    everything else comes back equal.
     """
     if value is None:  # what most tasks return
         return "null"
-    _check(value, where, 0)
+    value = _plain(value, where, 0, max_bytes)
     text = _dumps(value)
     if "e+" in text:
         text = _dumps(_exact(value))
@@ -30,6 +35,23 @@ def encode(value: Any, where: str, max_bytes: int, setting: str) -> str:
             "Store the data elsewhere and pass its key."
         )
     return text
+
+
+def encode_result(value: Any, max_bytes: int) -> str:
+    """Return what a handler returned as JSON text. Raises NotJSON."""
+    try:
+        return encode(value, "result", max_bytes, "RESULT_MAX_BYTES")
+    except NotJSON as error:
+        raise _unrun(value) or error from None
+
+
+def _unrun(value: Any) -> NotJSON | None:
+    """The clearer complaint about a coroutine, generator or other promise of work."""
+    if not (inspect.isawaitable(value) or inspect.isasyncgen(value) or inspect.isgenerator(value)):
+        return None
+    if inspect.iscoroutine(value):
+        value.close()
+    return NotJSON(f"the task returned a {type(value).__name__}, which nobody has run.")
 
 
 _dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -50,10 +72,12 @@ def _exact(value: Any) -> Any:
     return value
 
 
-def _check(value: Any, where: str, depth: int) -> None:
+def _plain(value: Any, where: str, depth: int, most: int) -> Any:
+    """Return the value itself, or a copy where something in it is a mapping or a sequence of
+    another kind than JSON's own. Raises NotJSON."""
     match value:
         case None | bool():
-            return
+            return value
         case str():
             _check_text(value, where)
         case int():
@@ -65,19 +89,45 @@ def _check(value: Any, where: str, depth: int) -> None:
         case list() | tuple() | dict() if depth >= MAX_DEPTH:
             raise NotJSON(f"{where} is nested deeper than {MAX_DEPTH} levels, or contains itself.")
         case list() | tuple():
-            for position, item in enumerate(value):
-                _check(item, f"{where}[{position}]", depth + 1)
+            return _plain_items(value, where, depth, most)
         case dict():
-            for key, item in value.items():
-                if not isinstance(key, str):
-                    raise NotJSON(
-                        f"{where} has the key {key!r} of type {type(key).__name__}; "
-                        "JSON keys are strings."
-                    )
-                _check_text(key, f"the key {key!r} of {where}")
-                _check(item, f"{where}[{key!r}]", depth + 1)
+            return _plain_dict(value, where, depth, most)
+        case bytes() | bytearray() | memoryview() | UserString():
+            raise NotJSON(f"{where} is of type {type(value).__name__}. {_advice(value)}")
+        case Mapping() | Sequence() if len(value) > most:  # a range, say, takes no room itself
+            raise NotJSON(f"{where} has {len(value)} items, more than fit into {most} bytes.")
+        case Mapping():
+            return _plain(dict(value.items()), where, depth, most)
+        case Sequence():
+            return _plain(list(value), where, depth, most)
         case _:
             raise NotJSON(f"{where} is of type {type(value).__name__}. {_advice(value)}")
+    return value
+
+
+def _plain_items(value: list[Any] | tuple[Any, ...], where: str, depth: int, most: int) -> Any:
+    changed: list[Any] | None = None
+    for position, item in enumerate(value):
+        plain = _plain(item, f"{where}[{position}]", depth + 1, most)
+        if plain is not item:
+            changed = list(value) if changed is None else changed
+            changed[position] = plain
+    return value if changed is None else changed
+
+
+def _plain_dict(value: dict[Any, Any], where: str, depth: int, most: int) -> dict[Any, Any]:
+    changed: dict[Any, Any] | None = None
+    for key, item in value.items():
+        if not isinstance(key, str):
+            raise NotJSON(
+                f"{where} has the key {key!r} of type {type(key).__name__}; JSON keys are strings."
+            )
+        _check_text(key, f"the key {key!r} of {where}")
+        plain = _plain(item, f"{where}[{key!r}]", depth + 1, most)
+        if plain is not item:
+            changed = dict(value) if changed is None else changed
+            changed[key] = plain
+    return value if changed is None else changed
 
 
 def _check_text(text: str, where: str) -> None:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from functools import partial
+from traceback import format_exception
 from typing import Any
 
-from django.tasks import Task
+from django.tasks import Task, TaskResult, TaskResultStatus
 from django.tasks.backends.dummy import DummyBackend as DjangoDummyBackend
 from django.tasks.backends.immediate import ImmediateBackend as DjangoImmediateBackend
+from django.tasks.base import TaskError
+from django.tasks.signals import task_enqueued, task_finished, task_started
 from django.utils import timezone
 
 from jobqueue import task_results
+from jobqueue.backend import Door
+from jobqueue.conf import settings
 from jobqueue.context import JobContext
-from jobqueue.enqueueing.task_options import validate
+from jobqueue.payload import encode_result
 from jobqueue.states import State
-from jobqueue.tasks import JobTask, check_arguments
+from jobqueue.tasks import check_arguments
 
 
 def context_for(task: Task[..., Any], *args: Any, attempt: int = 1, **kwargs: Any) -> JobContext:
@@ -41,20 +49,62 @@ def context_for(task: Task[..., Any], *args: Any, attempt: int = 1, **kwargs: An
     return JobContext(task_result=result, number=attempt)
 
 
-class _KnowsOptions:
-    task_class: type[Task[..., Any]] = JobTask
+class ImmediateBackend(Door, DjangoImmediateBackend):
+    """Runs each job at the enqueue, in the same thread; refuses what the queue would refuse."""
 
-    def validate_task(self, task: Task[..., Any]) -> None:
-        validate(task)
-        super().validate_task(task)  # type: ignore[misc]
+    def enqueue[**P, R](
+        self, task: Task[P, R], args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> TaskResult[P, R]:
+        row = self.check_call(task, args, kwargs)
+        # As a worker reads them.
+        return super().enqueue(task, json.loads(row["args"]), json.loads(row["kwargs"]))
+
+    def _execute_task(self, task_result: TaskResult[..., Any]) -> None:
+        """As Django's, but with our context and with the queue's rules for results."""
+        change = partial(object.__setattr__, task_result)
+        change("enqueued_at", timezone.now())
+        task_enqueued.send(type(self), task_result=task_result)
+        now = timezone.now()
+        change("status", TaskResultStatus.RUNNING)
+        change("started_at", now)
+        change("last_attempted_at", now)
+        task_result.worker_ids.append(self.worker_id)
+        task_started.send(type(self), task_result=task_result)
+        try:
+            value = encode_result(_call(task_result), settings().result_max_bytes)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            kind = type(error)
+            path = f"{kind.__module__}.{kind.__qualname__}"
+            text = "".join(format_exception(error))
+            task_result.errors.append(TaskError(exception_class_path=path, traceback=text))
+            change("finished_at", timezone.now())
+            change("status", TaskResultStatus.FAILED)
+            # In here, where the exception is at hand for those who log it.
+            task_finished.send(type(self), task_result=task_result)
+        else:
+            change("_return_value", json.loads(value))
+            change("finished_at", timezone.now())
+            change("status", TaskResultStatus.SUCCESSFUL)
+            task_finished.send(type(self), task_result=task_result)
 
 
-class ImmediateBackend(_KnowsOptions, DjangoImmediateBackend):
-    """Runs each job at the enqueue, in the same thread."""
+def _call(task_result: TaskResult[..., Any]) -> Any:
+    task, lead = task_result.task, ()
+    if task.takes_context:
+        lead = (JobContext(task_result=task_result),)  # type: ignore[assignment]
+    return task.call(*lead, *task_result.args, **task_result.kwargs)
 
 
-class DummyBackend(_KnowsOptions, DjangoDummyBackend):
-    """Keeps what was enqueued in `results` and runs nothing."""
+class DummyBackend(Door, DjangoDummyBackend):
+    """Keeps what was enqueued in `results` and runs nothing; refuses what the queue would."""
+
+    def enqueue[**P, R](
+        self, task: Task[P, R], args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> TaskResult[P, R]:
+        row = self.check_call(task, args, kwargs)
+        return super().enqueue(task, json.loads(row["args"]), json.loads(row["kwargs"]))
 
 
 __all__ = ["DummyBackend", "ImmediateBackend", "context_for"]

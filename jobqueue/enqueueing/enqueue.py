@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -29,21 +28,17 @@ class Stored:
     enqueued_at: datetime
 
 
-def enqueue(
-    task: Task[..., Any], args: Sequence[Any], kwargs: dict[str, Any], backend: str
-) -> Stored:
-    """Insert one job in the transaction that is open on the queue's database.
+def insert(row: dict[str, Any]) -> Stored:
+    """Insert one drafted job in the transaction that is open on the queue's database.
 
-    The wake goes out after the commit. Raises ArgumentsError, or TypeError when the task cannot be
-    called with these arguments, before anything is sent to the database.
+    The wake goes out after the commit.
     """
-    row = draft(task, args, kwargs, settings(), backend)
     alias = settings().database
     warn_of_another_transaction(alias)
     with connections[alias].cursor() as cursor:
         cursor.execute(INSERT, row)
         stored = Stored(*cursor.fetchone())
-    notify_new(stored.state, task.queue_name, stored.run_at, task.priority)
+    notify_new(stored.state, row["queue"], stored.run_at, row["priority"])
     return stored
 
 

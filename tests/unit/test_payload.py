@@ -5,6 +5,8 @@ import decimal
 import enum
 import json
 import uuid
+from collections import UserDict, UserList, UserString, deque
+from types import MappingProxyType
 
 import pytest
 from django.contrib.auth.models import User
@@ -13,6 +15,7 @@ from django.utils.translation import gettext_lazy
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jobqueue.exceptions import ArgumentsError
 from jobqueue.payload import NotJSON, clean, encode
 
 LIMIT = 10_000
@@ -63,6 +66,31 @@ def test_a_tuple_becomes_a_list():
     assert json.loads(stored([(1, 2)])) == [[1, 2]]
 
 
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [
+        (UserDict(a=range(3)), {"a": [0, 1, 2]}),
+        ([deque([MappingProxyType({"k": (1, UserList([2]))})])], [[{"k": [1, [2]]}]]),
+        ({"a": [1, {"b": deque()}], "c": 2}, {"a": [1, {"b": []}], "c": 2}),
+        ((1, range(2)), [1, [0, 1]]),
+    ],
+)
+def test_mappings_and_sequences_of_every_kind_are_objects_and_arrays(value, plain):
+    before = repr(value)
+    assert json.loads(stored(value)) == plain
+    assert repr(value) == before
+
+
+@pytest.mark.parametrize("value", [b"x", {1: 2}, float("nan"), object(), "a\0", "é" * LIMIT])
+def test_what_is_refused_raises_what_django_s_own_backends_raise(value):
+    """TypeError for most of it, ValueError for some."""
+    for kind in (TypeError, ValueError):
+        with pytest.raises(kind):
+            stored(value)
+    assert issubclass(ArgumentsError, TypeError)
+    assert issubclass(ArgumentsError, ValueError)
+
+
 @pytest.mark.spec("S22", "D69", "D70", "D71", "D72")
 @pytest.mark.parametrize(
     ("value", "sentence"),
@@ -76,6 +104,11 @@ def test_a_tuple_becomes_a_list():
         ([decimal.Decimal(1)], "args[0] is of type Decimal. Pass str(value)"),
         ([{1, 2}], "args[0] is of type set. Pass a sorted list."),
         ([b"x"], "args[0] is of type bytes. Pass text, or base64 of it."),
+        ([bytearray(b"x")], "args[0] is of type bytearray. Pass text, or base64 of it."),
+        ([{"a": memoryview(b"x")}], "args[0]['a'] is of type memoryview. Pass text"),
+        ([UserString("x")], "args[0] is of type UserString. Pass str(value)"),
+        ([range(10**12)], "args[0] has 1000000000000 items, more than fit into 10000 bytes."),
+        ([deque([UserDict({1: 2})])], "args[0][0] has the key 1 of type int"),
         ([Colour.RED], "args[0] is of type Colour."),
         ([gettext_lazy("x")], "args[0] is of type __proxy__. Pass str(value)"),
         ([User(pk=1)], "args[0] is of type User. Pass its primary key"),

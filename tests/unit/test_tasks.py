@@ -3,16 +3,18 @@
 import datetime as dt
 import json
 import pickle
+from collections import UserDict
 from dataclasses import replace
 from zoneinfo import ZoneInfo
 
 import pytest
-from django.tasks import Task, task, task_backends
+from django.tasks import Task, TaskResultStatus, task, task_backends
 from django.tasks.exceptions import InvalidTask, InvalidTaskBackend
 
 from jobqueue.conf import settings
 from jobqueue.enqueueing import job_row
-from jobqueue.exceptions import EnqueueError, JobCancelled
+from jobqueue.exceptions import ArgumentsError, EnqueueError, JobCancelled
+from jobqueue.payload import NotJSON
 from jobqueue.tasks import UNSET, UnknownTask, check_arguments, options_of, resolve, signature_text
 from jobqueue.testing import context_for
 from tests.unit import odd_tasks
@@ -267,6 +269,62 @@ def test_the_backends_for_tests_know_our_options(settings, backend):
     assert options_of(made) == {"max_attempts": 2, "timeout": None}
     with pytest.raises(InvalidTask, match="max_attempts must be"):
         made.using(max_attempts=0)
+
+
+REFUSED = [
+    (ArgumentsError, "args[0] is of type bytes", [b"x"], {}),
+    (ArgumentsError, "args[0] has the key 1", [{1: 2}], {}),
+    (ArgumentsError, "args[0] is nan", [float("nan")], {}),
+    (ArgumentsError, "args[0] contains a NUL", ["a\0"], {}),
+    (ArgumentsError, "args[0] contains half a surrogate", ["\ud800"], {}),
+    (ArgumentsError, "ARGS_MAX_BYTES allows", ["x" * 2**21], {}),
+    (ArgumentsError, "kwargs['number'] is of type set", [], {"number": {1}}),
+    (TypeError, "missing a required argument: 'number'", [], {}),
+    (TypeError, "too many positional arguments", [1, 2, 3], {}),
+    (TypeError, "unexpected keyword argument 'other'", [1], {"other": 2}),
+]
+
+
+@pytest.mark.parametrize(
+    "backend", ["backend.JobQueueBackend", "testing.ImmediateBackend", "testing.DummyBackend"]
+)
+@pytest.mark.parametrize(("kind", "words", "args", "kwargs"), REFUSED)
+def test_each_of_our_backends_refuses_the_same_calls_with_the_same_words(
+    settings, backend, kind, words, args, kwargs
+):
+    settings.TASKS = {"default": {"BACKEND": f"jobqueue.{backend}", "QUEUES": ["default"]}}
+    with pytest.raises(kind) as error:
+        odd_tasks.returns.enqueue(*args, **kwargs)
+    assert words in str(error.value)
+    with pytest.raises(InvalidTask, match=r"write one of its QUEUES \(default\)"):
+        odd_tasks.returns.using(queue_name="mail")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("bytes", "result is of type bytes"),
+        ("keys", "result has the key 1"),
+        ("nan", "result is nan"),
+        ("big", "RESULT_MAX_BYTES allows"),
+        ("coroutine", "the task returned a coroutine, which nobody has run"),
+    ],
+)
+def test_a_job_run_at_once_fails_with_a_result_that_a_worker_would_refuse(settings, name, words):
+    settings.TASKS = {"default": {"BACKEND": "jobqueue.testing.ImmediateBackend"}}
+    result = odd_tasks.returns.enqueue(name)
+    assert result.status == TaskResultStatus.FAILED
+    assert result.errors[0].exception_class is NotJSON
+    assert words in result.errors[0].traceback
+    result = odd_tasks.returns.enqueue("range")
+    assert (result.status, result.return_value) == (TaskResultStatus.SUCCESSFUL, [0, 1, 2])
+
+
+def test_a_job_run_at_once_gets_its_arguments_as_a_worker_reads_them(settings):
+    settings.TASKS = {"default": {"BACKEND": "jobqueue.testing.ImmediateBackend"}}
+    result = odd_tasks.returns.enqueue(UserDict(a=(1, 2)))
+    assert result.args == [{"a": [1, 2]}]
+    assert result.return_value == "dict"
 
 
 def test_a_job_run_at_once_has_our_context(settings):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 from typing import Any
 
 from psycopg.errors import QueryCanceled
@@ -19,7 +18,7 @@ from jobqueue.exceptions import (
     check_delay,
 )
 from jobqueue.logs import get_logger
-from jobqueue.payload import NotJSON, clean, encode
+from jobqueue.payload import NotJSON, clean, encode_result
 from jobqueue.states import Outcome, Reason
 from jobqueue.store.claims import Claim
 from jobqueue.store.finish import Ending
@@ -69,9 +68,9 @@ def of(
 def returned(inflight: InFlight, value: Any, settings: Settings) -> Ending:
     """The handler returned: it has succeeded, whatever it had been told meanwhile."""
     try:
-        result = encode(value, "result", settings.result_max_bytes, "RESULT_MAX_BYTES")
+        result = encode_result(value, settings.result_max_bytes)
     except NotJSON as error:
-        return _bad_result(inflight, _unrun(value) or error)
+        return _bad_result(inflight, error)
     claim = inflight.claim
     return Ending(
         id=claim.id,
@@ -80,15 +79,6 @@ def returned(inflight: InFlight, value: Any, settings: Settings) -> Ending:
         result=result,
         progress=inflight.control.progress,
     )
-
-
-def _unrun(value: Any) -> NotJSON | None:
-    """The clearer complaint about a coroutine, generator or other promise of work."""
-    if not (inspect.isawaitable(value) or inspect.isasyncgen(value) or inspect.isgenerator(value)):
-        return None
-    if inspect.iscoroutine(value):
-        value.close()
-    return NotJSON(f"the task returned a {type(value).__name__}, which nobody has run.")
 
 
 def _bad_result(inflight: InFlight, error: NotJSON) -> Ending:
