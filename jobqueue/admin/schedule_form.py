@@ -68,14 +68,16 @@ class ScheduleForm(_Base):
             "task": gettext_lazy("Its dotted path, such as shop.tasks.clean_up."),
             "cron": gettext_lazy("Five fields, such as 30 2 * * MON-FRI."),
             "queue": gettext_lazy("Empty: the task's own queue."),
+            "priority": gettext_lazy("Empty: the task's own priority."),
         }
 
     def __init__(self, data: QueryDict | None = None, *, instance: Schedule | None = None) -> None:
-        self.stored, initial = instance, {}
+        self.stored, initial = instance, {"priority": None}
         if instance is not None:
             self.covered = covered(instance)
             initial = {"args": self.covered[0], "kwargs": self.covered[1]}
         super().__init__(data, instance=instance, initial=initial)
+        self.fields["priority"].required = False
 
     def clean_args(self) -> Any:
         return self._value("args", list, _('Write a list, such as [7, "mail"].'))
@@ -110,6 +112,8 @@ class ScheduleForm(_Base):
                 self.add_error("cron", str(error))
         if "task" in data:
             self._check_call(data)
+        if data.get("priority") is None and "priority" not in self.errors:
+            data["priority"] = 0  # of a form that is refused anyway
         return data
 
     def _check_call(self, data: dict[str, Any]) -> None:
@@ -118,10 +122,10 @@ class ScheduleForm(_Base):
         except UnknownTask as error:
             self.add_error("task", str(error))
             return
+        if data.get("priority") is None and "priority" not in self.errors:
+            data["priority"] = task.priority
         try:
-            task = task.using(
-                queue_name=data.get("queue") or None, priority=data.get("priority") or 0
-            )
+            task = task.using(queue_name=data.get("queue") or None, priority=data.get("priority"))
         except InvalidTask as error:
             self.add_error("queue", str(error))
             return

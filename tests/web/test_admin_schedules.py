@@ -46,6 +46,26 @@ def test_a_new_schedule_waits_for_the_leader_to_plan_it(operator: Client) -> Non
     )
 
 
+def test_a_new_schedule_takes_the_priority_of_its_task_unless_another_is_given(
+    operator: Client,
+) -> None:
+    page = operator.get(NEW).content.decode()
+    assert "Empty: the task&#x27;s own priority." in page
+    assert 'name="priority" value=' not in page
+    post = {"task": "tests.sample_tasks.post", "args": '["a"]'}  # declared with priority 5
+    for name, given, stored in (("own", "", 5), ("none", "0", 0), ("other", "-3", -3)):
+        operator.post(NEW, GOOD | post | {"name": name, "priority": given})
+        assert Schedule.objects.get(name=name).priority == stored
+    left_out = {key: value for key, value in (GOOD | post).items() if key != "priority"}
+    operator.post(NEW, left_out)
+    row = Schedule.objects.get(name=GOOD["name"])
+    assert row.priority == 5
+    operator.post(f"{LIST}{row.pk}/edit/", GOOD | post | {"priority": "0"})
+    operator.post(f"{LIST}{row.pk}/edit/", GOOD | post | {"priority": ""})
+    row.refresh_from_db()
+    assert row.priority == 5
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
