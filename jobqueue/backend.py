@@ -61,6 +61,7 @@ class JobQueueBackend(Door):
     supports_async_task = True
     supports_get_result = True
     supports_priority = True
+    supports_metadata = True  # of Djangos whose Task has it
 
     def enqueue[**P, R](
         self, task: Task[P, R], args: Sequence[Any], kwargs: dict[str, Any]

@@ -92,16 +92,21 @@ class JobTask(Task):  # type: ignore[type-arg]  # generic in the stubs only
         backend: str | None = None,
         **options: Any,
     ) -> JobTask:
-        """Return a task with other values for one call. Raises InvalidTask or TypeError."""
-        unknown = set(options) - OPTION_NAMES - set(NOT_BUILT)
+        """Return a task with other values for one call. Raises InvalidTask or TypeError.
+
+        Every field of Django's Task passes, also one that a later Django adds; None leaves it.
+        """
+        more = further_fields(self)
+        unknown = set(options) - OPTION_NAMES - set(NOT_BUILT) - more
         if unknown:
-            known = ", ".join(sorted(OPTION_NAMES))
+            known = ", ".join(sorted(OPTION_NAMES | more))
             raise TypeError(f"using() has no option {sorted(unknown)[0]!r}; it knows {known}.")
         given: dict[str, Any] = {
             "priority": priority,
             "queue_name": queue_name,
             "run_after": run_after,
             "backend": backend,
+            **{name: options.pop(name) for name in more & set(options)},
         }
         changes = {name: value for name, value in given.items() if value is not None}
         return replace(self, **changes, **options)
@@ -132,6 +137,17 @@ OPTION_NAMES = frozenset(
     for field in fields(JobTask)
     if field.default is UNSET and field.name not in NOT_BUILT
 )
+
+
+# Fields of Django's Task that have a column, or belong to the function.
+_OWN_PLACE = ("func", "priority", "backend", "queue_name", "run_after", "takes_context")
+
+
+def further_fields(task: Task[..., Any]) -> set[str]:
+    """Return the names of what Django's Task has beyond what this version knows, such as
+    `metadata`: stored as it is given, and given back."""
+    names = {field.name for field in fields(task)}
+    return names - OPTION_NAMES - set(NOT_BUILT) - set(_OWN_PLACE)
 
 
 def options_of(task: Task[..., Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from jobqueue.tasks import (
     UNSET,
     UnknownTask,
     check_arguments,
+    further_fields,
     options_of,
     resolve,
     signature_text,
@@ -87,9 +88,19 @@ def _call_options(task: Task[..., Any], options: dict[str, Any], current: Settin
     }
     if changed.get("max_attempts") not in (None, current.max_attempts):
         del changed["max_attempts"]  # its column tells, unless it is what the setting says anyway
+    for name in further_fields(task):
+        if (value := getattr(task, name)) != getattr(declared, name, UNSET):
+            changed[name] = _as_json(task, name, value, current)
     if task.run_after is not None:  # the row's own moment changes with each retry
         changed["run_after"] = task.run_after.isoformat()
     return json.dumps(changed)
+
+
+def _as_json(task: Task[..., Any], name: str, value: Any, current: Settings) -> Any:
+    try:
+        return json.loads(encode(value, name, current.args_max_bytes, "ARGS_MAX_BYTES"))
+    except NotJSON as error:
+        raise ArgumentsError(f"{task.module_path}: {error}") from None
 
 
 def dotted(value: Any) -> Any:

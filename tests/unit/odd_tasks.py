@@ -3,8 +3,13 @@
 import functools
 import os  # a path such as `tests.unit.odd_tasks.os.system` leads here
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
 
 from django.tasks import task
+
+from jobqueue.backend import JobQueueBackend
+from jobqueue.tasks import JobTask
 
 NUMBER = 7
 
@@ -60,6 +65,17 @@ nothing = lambda: None  # noqa: E731
 wrapped = contextmanager(generator)
 
 __all__ = ["os"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaterTask(JobTask):
+    """As under a Django whose Task has a field that this version has never heard of."""
+
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+class LaterBackend(JobQueueBackend):
+    task_class = LaterTask
 
 
 @task

@@ -8,15 +8,18 @@ import pytest
 from django.core.checks import Error, Warning
 from django.db import IntegrityError, transaction
 from django.tasks import TaskResultStatus, default_task_backend, task_backends
+from django.tasks import task as django_task
 from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist, TaskResultMismatch
 from django.tasks.signals import task_enqueued, task_finished
 from django.utils import timezone
 
 from jobqueue import enqueue_many, operations
 from jobqueue.checks import check_backend, check_command, check_pages
+from jobqueue.exceptions import ArgumentsError
 from jobqueue.models import Job, Worker
 from jobqueue.states import Outcome, State
 from tests.sample_tasks import post, send
+from tests.unit import odd_tasks
 from tests.web import rows
 
 pytestmark = pytest.mark.django_db
@@ -163,6 +166,25 @@ def test_the_result_of_a_job_is_the_one_that_its_enqueue_returned():
         assert task.get_result(result.id) == result
         (job,) = enqueue_many([(task, (1,))])
         assert task.get_result(str(job)).task == task
+
+
+def test_a_field_that_a_later_django_adds_passes_and_is_kept(settings, monkeypatch):
+    settings.TASKS = {"default": {"BACKEND": "tests.unit.odd_tasks.LaterBackend"}}
+    later = django_task(max_attempts=3, metadata={"team": "a"})(odd_tasks.returns.func)
+    monkeypatch.setattr(odd_tasks, "returns", later)
+    monkeypatch.setattr("jobqueue.tasks._known", {})
+    assert task_backends["default"].supports_metadata
+    for task in (later, later.using(metadata={"order": (7,)}, priority=2), later.using()):
+        result = task.enqueue(1)
+        found = later.get_result(result.id).task
+        assert found.metadata == ({"order": [7]} if task.priority else {"team": "a"})
+        assert (found.max_attempts, found.priority) == (3, task.priority)
+    with pytest.raises(ArgumentsError, match=r"metadata\['when'\] is of type datetime"):
+        later.using(metadata={"when": timezone.now()}).enqueue(1)
+    with pytest.raises(TypeError, match=r"no option 'metadatum'; it knows .*metadata"):
+        later.using(metadatum=1)
+    with pytest.raises(TypeError, match="no option 'metadata'"):
+        send.using(metadata={})  # under this Django there is none
 
 
 def test_a_task_enqueued_through_another_alias_can_refresh_its_result(settings):
