@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from django.apps import AppConfig, apps
-from django.core.checks import CheckMessage, Error, Warning, register
+from django.core.checks import CheckMessage, Error, Tags, Warning, register
+from django.db import DatabaseError, NotSupportedError, connections
 
-from jobqueue import conf, routers
+from jobqueue import conf, routers, server_rules
+from jobqueue.server_rules import ServerFault
 
 COMMAND = "runworker"
 
@@ -28,6 +30,7 @@ def register_all() -> None:
     register(check_command)
     register(check_pages)
     register(check_routers)
+    register(check_server, Tags.database)
 
 
 def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
@@ -72,6 +75,38 @@ def check_routers(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> l
         f"JOBQUEUE['DATABASE'], {current.database!r}."
     )
     return [Warning(message, hint=hint, id="jobqueue.W014")]
+
+
+def check_server(
+    app_configs: Sequence[AppConfig] | None = None,
+    databases: Sequence[str] | None = None,
+    **_: Any,
+) -> list[CheckMessage]:
+    """The server behind the queue's database; asked by `migrate`, and by `check --database`."""
+    current, faults = conf.read()
+    if current.database not in (databases or ()) or any(f.code.startswith("E") for f in faults):
+        return []
+    fault = server_fault(current.database)
+    if fault is None:
+        return []
+    return [Error(fault.message, hint=fault.remedy, id=f"jobqueue.{fault.code}")]
+
+
+def server_fault(alias: str) -> ServerFault | None:
+    """Return what keeps this server from holding the queue; one that is away has no fault."""
+    wrapper: Any = connections[alias]
+    try:
+        wrapper.ensure_connection()
+    except NotSupportedError as error:
+        wrapper.close()
+        return server_rules.too_old(str(error))
+    except DatabaseError:
+        return None
+    info = wrapper.connection.info
+    (oldest, *_) = wrapper.features.minimum_database_version or (0,)
+    return server_rules.fault_of(
+        info.server_version, info.parameter_status("server_encoding"), oldest
+    )
 
 
 def check_backend(backend: CheckedBackend) -> list[CheckMessage]:

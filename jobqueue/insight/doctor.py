@@ -11,6 +11,7 @@ from django.db import connections
 from django.db.migrations.executor import MigrationExecutor
 
 from jobqueue import conf
+from jobqueue.checks import server_fault
 from jobqueue.conf import settings
 from jobqueue.insight import stats
 from jobqueue.models import Job
@@ -62,6 +63,11 @@ def _settings(grace: float | None) -> Iterator[Finding]:
             f"{current.exit_seconds:g} s (DRAIN_SECONDS + CANCEL_SECONDS + 2).",
             "Lengthen the platform's grace, or shorten DRAIN_SECONDS.",
         )
+
+
+def _database() -> Iterator[Finding]:
+    if fault := server_fault(settings().database):
+        yield Finding(ERROR, fault.message, fault.remedy)
 
 
 def _tables() -> Iterator[Finding]:
@@ -142,6 +148,7 @@ def _parked() -> Iterator[Finding]:
 
 
 EXAMINATIONS: tuple[Callable[[], Iterator[Finding]], ...] = (
+    _database,
     _tables,
     _server,
     _fleet,

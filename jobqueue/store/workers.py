@@ -11,6 +11,8 @@ from uuid import UUID
 from psycopg import AsyncConnection, errors
 from psycopg.rows import tuple_row
 
+from jobqueue import server_rules
+
 Connection = AsyncConnection[Any]
 
 
@@ -98,12 +100,17 @@ SELECT count(*) = 0 OR bool_or(name = %(newest)s) FROM django_migrations WHERE a
 """
 
 
-async def obstacle(connection: Connection, newest: str) -> str | None:
+async def obstacle(connection: Connection, newest: str, oldest: int) -> str | None:
     """Return in one sentence why a worker cannot use this database, or None.
 
-    `newest`: the last migration of this code. Where the tables were made without migrations, or
+    `oldest`: the first major version of the server that will do. `newest`: the last migration of
+    this code. Where the tables were made without migrations, or
     only another role may read which ran, it is enough that the tables exist.
     """
+    info = connection.info
+    encoding = info.parameter_status("server_encoding")
+    if fault := server_rules.fault_of(info.server_version, encoding, oldest):
+        return str(fault)
     cursor = connection.cursor(row_factory=tuple_row)
     await cursor.execute(RIGHTS, {"tables": list(TABLES)})
     rows = await cursor.fetchall()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pkgutil import iter_modules
 
 import psycopg
+from django.db.backends.postgresql.features import DatabaseFeatures
 
 from jobqueue import migrations
 from jobqueue.logs import get_logger
@@ -34,7 +35,9 @@ async def first_contact(session: Session, identity: Identity, shutdown: Shutdown
     backoff, told = Backoff(0.2, 5.0), False
     while not shutdown.requested.is_set():
         try:
-            obstacle = await session.call(workers.obstacle, CALL_SECONDS, _newest_migration())
+            obstacle = await session.call(
+                workers.obstacle, CALL_SECONDS, _newest_migration(), _oldest_server()
+            )
             if obstacle is not None:
                 raise CannotStartError(obstacle)
             await session.call(workers.register, CALL_SECONDS, identity)
@@ -54,6 +57,11 @@ async def first_contact(session: Session, identity: Identity, shutdown: Shutdown
 def _newest_migration() -> str:
     names = [module.name for module in iter_modules(migrations.__path__)]
     return max(name for name in names if name[0].isdecimal())
+
+
+def _oldest_server() -> int:
+    asked: tuple[int, ...] | None = DatabaseFeatures.minimum_database_version
+    return asked[0] if asked else 0
 
 
 def _sentence(error: psycopg.Error) -> str:
