@@ -1,7 +1,9 @@
 """A worker that cannot start says why in one line; one that can only wait, waits."""
 
+import contextlib
 import json
 import os
+import re
 import signal
 from collections.abc import Iterator
 
@@ -10,21 +12,11 @@ import pytest
 from psycopg import sql
 
 from tests.databases import manage, new_database, start, url_of
+from tests.documents import blocks
 
 NOWHERE = "postgresql://me:hush@127.0.0.1:1/x"
 RUN = ("runworker", "--until-idle")
 ENQUEUE = "from tests.sample_tasks import send; send.enqueue(1)"
-TABLES = (
-    "attempt",
-    "job",
-    "jobevent",
-    "leaderlease",
-    "minute",
-    "queue",
-    "schedule",
-    "scheduletick",
-    "worker",
-)
 
 
 @pytest.fixture(scope="module")
@@ -112,23 +104,76 @@ def test_bad_arguments_end_with_two_before_anything_starts(
 PASSWORD = "hush"  # where the tests' server asks for one
 
 
+def documented_grants(role: str) -> list[str]:
+    """The statements of docs/settings.md for one of its two roles."""
+    (block,) = blocks("docs/settings.md", "sql")
+    plain = re.sub(r"--[^\n]*", "", block)
+    found = [each.strip() for each in plain.split(";") if each.strip().endswith(f"TO {role}")]
+    assert len(found) >= 4
+    return found
+
+
+@contextlib.contextmanager
+def role_with_grants(database: str, role: str) -> Iterator[str]:
+    """A role with the documented rights and no other; its name."""
+    name = f"{role}_{os.getpid()}"
+    with psycopg.connect(url_of(database), autocommit=True) as owner:
+        identifier = sql.Identifier(name)
+        owner.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(identifier, PASSWORD))
+        for statement in documented_grants(role):
+            owner.execute(statement.replace(f"TO {role}", f"TO {name}"))  # type: ignore[arg-type]
+        yield name
+        owner.execute(sql.SQL("DROP OWNED BY {}").format(identifier))
+        owner.execute(sql.SQL("DROP ROLE {}").format(identifier))
+
+
 @pytest.fixture
 def runner(database: str) -> Iterator[str]:
-    """A role with the documented rights and no other; its name."""
-    name = f"runner_{os.getpid()}"
-    with psycopg.connect(url_of(database), autocommit=True) as owner:
-        role = sql.Identifier(name)
-        owner.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(role, PASSWORD))
-        for table in TABLES:
-            owner.execute(
-                sql.SQL("GRANT SELECT, INSERT, UPDATE, DELETE ON {} TO {}").format(
-                    sql.Identifier(f"jobqueue_{table}"), role
-                )
-            )
-        owner.execute(sql.SQL("GRANT USAGE ON SEQUENCE jobqueue_job_id_seq TO {}").format(role))
+    with role_with_grants(database, "worker_role") as name:
         yield name
-        owner.execute(sql.SQL("DROP OWNED BY {}").format(role))
-        owner.execute(sql.SQL("DROP ROLE {}").format(role))
+
+
+@pytest.fixture
+def web(database: str) -> Iterator[str]:
+    with role_with_grants(database, "web_role") as name:
+        yield name
+
+
+@pytest.mark.spec("D113")
+def test_the_webs_role_steers_everything_and_cannot_rewrite_history(
+    database: str, web: str, runner: str
+) -> None:
+    url = url_of(database, f"{web}:{PASSWORD}")
+    enqueue = (
+        "import jobqueue; from tests.sample_tasks import send; from jobqueue.models import Job;"
+        "send.enqueue(); print(jobqueue.enqueue_many([(send,)] * 3)[0])"
+    )
+    code, out, err = manage("shell", "-v", "0", "-c", enqueue, url=url)
+    assert code == 0, err
+    first = out.strip()
+    for words, wanted in (
+        (["status"], 0),
+        (["doctor", "--json"], 3),  # there is something to say: no worker is running
+        (["pause", "default"], 0),
+        (["resume", "default"], 0),
+        (["cancel", first], 0),
+        (["retry", first], 0),
+        (["cancel", "--all"], 0),
+        (["prune", "--older-than", "0", "--state", "CANCELLED"], 0),
+    ):
+        code, _, err = manage("jobqueue", *words, url=url)
+        assert code == wanted, (words, err)
+        assert "denied" not in err
+    with psycopg.connect(url) as history:
+        assert history.execute("SELECT count(*) FROM jobqueue_jobevent").fetchone() != (0,)
+        for forbidden in (
+            "UPDATE jobqueue_jobevent SET actor = 'x'",
+            "DELETE FROM jobqueue_jobevent",
+        ):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege), history.transaction():
+                history.execute(forbidden)  # type: ignore[arg-type]
+    code, _, err = manage(*RUN, url=url_of(database, f"{runner}:{PASSWORD}"))
+    assert (code, "denied" in err) == (0, False), err
 
 
 @pytest.mark.spec("S18", "D113")

@@ -143,5 +143,5 @@ def test_a_task_and_a_part_of_one_both_restrict() -> None:
 
 
 def test_a_search_by_text_is_no_filter_for_an_act() -> None:
-    with pytest.raises(UnreadableFilterError, match="tick the jobs"):
+    with pytest.raises(UnreadableFilterError, match="select the jobs"):
         Filters.read({"text": "x"}).selection(timezone.now())
