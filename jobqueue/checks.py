@@ -121,7 +121,7 @@ def check_backend(backend: CheckedBackend) -> list[CheckMessage]:
         hint = 'Write the queues\' names in a list, such as ["default"].'
         return [Error(message, hint=hint, id="jobqueue.E022")]
     if not backend.queues:
-        hint = "A worker serves 'default' unless --queues names others."
+        hint = "A worker serves 'default' unless --queues names others, or '*' for every queue."
         message = f"TASKS['{backend.alias}']['QUEUES'] is empty, so any queue name is accepted."
         found.append(Warning(message, hint=hint, id="jobqueue.W011"))
     for name in sorted(backend.queues, key=str):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 from math import ceil
@@ -29,6 +29,14 @@ QUEUE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]{0,62}\Z")
 QUEUE_NAME_RULE = (
     "1 to 63 of the letters a-z and A-Z, digits, '_', '.' and '-', the first one a letter or '_'"
 )
+
+# In the list of a worker's queues: every name, and one that is left out of them.
+EVERY_QUEUE, EXCEPT = "*", "-"
+
+
+def serves(queues: Collection[str], name: str) -> bool:
+    """Whether a worker with this list of queues serves the one of this name."""
+    return name in queues or (EVERY_QUEUE in queues and EXCEPT + name not in queues)
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,14 +58,18 @@ class Options:
 def parse_queues(text: str | None) -> dict[str, int]:
     """Return the queues and their weights; without a text those of this app's backends.
 
-    `NAME[:WEIGHT],…`; spaces around names are ignored. Raises BadArgumentsError.
+    `NAME[:WEIGHT],…`; spaces around names are ignored. `*` stands for every name, new ones too, and
+    `-NAME` beside it leaves one out (here with the weight 0). Raises BadArgumentsError.
     """
     if text is None:
         return dict.fromkeys(_own_queues(), 1)
     weights: dict[str, int] = {}
     for part in text.split(","):
         name, colon, weight = part.strip().partition(":")
-        if not conf.QUEUE_NAME.match(name):
+        if name.startswith(conf.EXCEPT):
+            _exclude(part.strip(), weights)
+            continue
+        if name != conf.EVERY_QUEUE and not conf.QUEUE_NAME.match(name):
             raise BadArgumentsError(
                 f"--queues: {part.strip()!r} is not a queue name: write {conf.QUEUE_NAME_RULE}."
             )
@@ -77,7 +81,25 @@ def parse_queues(text: str | None) -> dict[str, int]:
                 "from 1 to 1000."
             )
         weights[name] = int(weight) if colon else 1
+    if conf.EVERY_QUEUE not in weights and (left_out := [n for n in weights if not weights[n]]):
+        raise BadArgumentsError(
+            f"--queues: {left_out[0]!r} leaves a queue out of nothing: write '*,{left_out[0]}'."
+        )
+    if both := [name for name in weights if conf.EXCEPT + name in weights]:
+        raise BadArgumentsError(f"--queues: {both[0]!r} is named and left out: write one of them.")
     return weights
+
+
+def _exclude(part: str, weights: dict[str, int]) -> None:
+    name = part.removeprefix(conf.EXCEPT)
+    if not conf.QUEUE_NAME.match(name):
+        raise BadArgumentsError(
+            f"--queues: {part!r} leaves out no queue: write '-' and a name without a weight, with "
+            f"{conf.QUEUE_NAME_RULE}."
+        )
+    if part in weights:
+        raise BadArgumentsError(f"--queues: {part!r} is named twice: name each queue once.")
+    weights[part] = 0
 
 
 def _own_backends() -> list[JobQueueBackend]:
@@ -98,8 +120,8 @@ def _refuse_unknown_queues(names: Iterable[str]) -> None:
     if not all(backend.queues for backend in backends):
         return  # any name is accepted at the enqueue, too
     known = _own_queues()
-    for name in names:
-        if name not in known:
+    for name in (given.removeprefix(conf.EXCEPT) for given in names):
+        if name != conf.EVERY_QUEUE and name not in known:
             raise BadArgumentsError(
                 f"--queues: {name!r} is in no QUEUES of TASKS, so no job can be in it: "
                 f"write some of {', '.join(known)}."

@@ -49,13 +49,15 @@ WITH RECURSIVE ready_queue(name) AS (
     FROM (SELECT queue FROM jobqueue_job WHERE state = 'SCHEDULED' ORDER BY run_at
           LIMIT %(sample)s) t
     GROUP BY queue
+), alive AS MATERIALIZED (
+    SELECT queues FROM jobqueue_worker
+    WHERE phase = 'RUNNING' AND died_at IS NULL
+      AND last_seen_at > clock_timestamp() - %(lease)s * interval '1 second'
+    ORDER BY last_seen_at DESC LIMIT 1000
 ), served AS (
     SELECT name, count(*) AS workers
-    FROM (SELECT queues FROM jobqueue_worker
-          WHERE phase = 'RUNNING' AND died_at IS NULL
-            AND last_seen_at > clock_timestamp() - %(lease)s * interval '1 second'
-          ORDER BY last_seen_at DESC LIMIT 1000) w
-    CROSS JOIN LATERAL jsonb_array_elements_text(w.queues) AS name
+    FROM alive CROSS JOIN LATERAL jsonb_array_elements_text(queues) AS name
+    WHERE left(name, 1) NOT IN ('*', '-')
     GROUP BY name
 ), every AS MATERIALIZED (
     SELECT name FROM (
@@ -79,7 +81,10 @@ SELECT e.name,
                 WHERE state = 'READY' AND queue = e.name AND priority < h.priority
                 ORDER BY priority DESC, run_at LIMIT 1) n
         ) SELECT min(run_at) FROM head))::double precision,
-    q.paused_at, COALESCE(q.paused_by, ''), COALESCE(w.workers, 0),
+    q.paused_at, COALESCE(q.paused_by, ''), COALESCE(w.workers, 0) + (
+        SELECT count(*) FROM alive a WHERE a.queues @> '["*"]'
+            AND NOT a.queues @> jsonb_build_array(e.name)
+            AND NOT a.queues @> jsonb_build_array('-' || e.name)),
     (SELECT count(*) FROM scheduled) > 0
         AND (SELECT sum(scheduled) FROM scheduled) >= %(sample)s
 FROM every e

@@ -10,7 +10,7 @@ from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from jobqueue.conf import settings
+from jobqueue.conf import serves, settings
 from jobqueue.insight import stats
 from jobqueue.models import Job, Queue
 from jobqueue.states import WAITING, Phase, State
@@ -92,7 +92,7 @@ def _queue(job: Job) -> Iterator[Cause]:
 
 def _workers(job: Job, now: datetime) -> Iterator[Cause]:
     alive = [row for row in stats.workers(now, None, limit=500) if row.alive]
-    serving = [row for row in alive if job.queue in row.worker.queues]
+    serving = [row for row in alive if serves(row.worker.queues, job.queue)]
     if not alive:
         yield Cause(_("No worker is running."), _("Start one: manage.py runworker"))
     elif not serving:

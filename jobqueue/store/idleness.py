@@ -15,12 +15,33 @@ Connection = AsyncConnection[Any]
 # Parked jobs and those of paused queues are counted apart: nothing that this run does ends them.
 # Order and LIMIT make each question a probe of the claim's index. BLOCKED rows are to be asked for
 # as soon as there can be any, with an index of their own: else that would read the whole history.
+# For '*' the names are found: all that are ready, and those of what runs or falls due first.
 LEFT = """
-WITH served AS MATERIALIZED (
+WITH RECURSIVE ready(name) AS (
+    (SELECT queue FROM jobqueue_job WHERE state = 'READY' AND '*' = ANY(%(queues)s::text[])
+     ORDER BY queue LIMIT 1)
+    UNION ALL
+    SELECT (SELECT queue FROM jobqueue_job WHERE state = 'READY' AND queue > r.name
+            ORDER BY queue LIMIT 1)
+    FROM ready r WHERE r.name IS NOT NULL
+), further AS MATERIALIZED (
+    SELECT name FROM ready WHERE name IS NOT NULL
+    UNION SELECT name FROM jobqueue_queue WHERE '*' = ANY(%(queues)s::text[])
+    UNION (SELECT queue FROM jobqueue_job
+        WHERE state = 'RUNNING' AND '*' = ANY(%(queues)s::text[])
+        ORDER BY worker LIMIT 1000)
+    UNION (SELECT queue FROM jobqueue_job
+        WHERE state = 'SCHEDULED' AND '*' = ANY(%(queues)s::text[])
+          AND ('-' || queue) <> ALL(%(queues)s::text[])
+        ORDER BY run_at LIMIT 1000)
+), served AS MATERIALIZED (
     SELECT name, EXISTS (
         SELECT FROM jobqueue_queue q WHERE q.name = names.name AND q.paused_at IS NOT NULL
     ) AS paused
-    FROM unnest(%(queues)s::text[]) AS names(name)
+    FROM (
+        SELECT unnest(%(queues)s::text[]) AS name
+        UNION SELECT name FROM further WHERE ('-' || name) <> ALL(%(queues)s::text[])
+    ) names WHERE left(name, 1) NOT IN ('*', '-')
 )
 SELECT clock_timestamp() AS now,
     EXISTS (
@@ -52,7 +73,8 @@ SELECT clock_timestamp() AS now,
     ) AS paused,
     (SELECT count(*) FROM jobqueue_job j
         WHERE j.state IN ('CANCELLED', 'DEAD', 'SUCCEEDED') AND j.state = 'DEAD'
-          AND j.queue = ANY(%(queues)s::text[])
+          AND (j.queue = ANY(%(queues)s::text[])
+               OR '*' = ANY(%(queues)s::text[]) AND ('-' || j.queue) <> ALL(%(queues)s::text[]))
           AND j.finished_at >= %(since)s::timestamptz) AS died,
     (SELECT count(*) FROM jobqueue_schedule WHERE enabled) AS schedules
 """

@@ -16,6 +16,9 @@ from tests.setup_tasks import OPEN, tasks
         (None, {"default": 1, "imports": 1, "mail": 1}),
         ("mail", {"mail": 1}),
         ("mail:3,default", {"mail": 3, "default": 1}),
+        ("*", {"*": 1}),
+        ("*,-mail", {"*": 1, "-mail": 0}),
+        ("-mail, *:2, default:9", {"-mail": 0, "*": 2, "default": 9}),
         (" mail , default:2 ", {"mail": 1, "default": 2}),
         ("Mail_x.y-z:1000", {"Mail_x.y-z": 1000}),
     ],
@@ -31,7 +34,14 @@ def test_queues_are_names_with_weights_in_order(text, queues):
         ("", "'' is not a queue name: write 1 to 63 of the letters"),
         (",", "'' is not a queue name"),
         ("mail,", "'' is not a queue name"),
-        ("*", r"'\*' is not a queue name"),
+        ("*mail", r"'\*mail' is not a queue name"),
+        ("-mail", r"'-mail' leaves a queue out of nothing: write '\*,-mail'"),
+        ("mail,-imports", r"'-imports' leaves a queue out of nothing"),
+        ("*,-", "'-' leaves out no queue: write '-' and a name"),
+        ("*,-mail:2", "'-mail:2' leaves out no queue: write '-' and a name without a weight"),
+        ("*,-mail,-mail", "'-mail' is named twice"),
+        ("*,*", r"'\*' is named twice"),
+        ("*,mail,-mail", "'mail' is named and left out"),
         ("a b", "'a b' is not a queue name"),
         ("ä", "'ä' is not a queue name"),
         ("1st", "'1st' is not a queue name"),
@@ -61,6 +71,9 @@ def test_a_queue_that_no_task_can_use_is_refused_with_the_known_ones():
         "write some of default, imports, mail",
     ):
         check(Options(queues="mail,emails"))
+    with pytest.raises(BadArgumentsError, match="'emails' is in no QUEUES of TASKS"):
+        check(Options(queues="*,-emails"))
+    check(Options(queues="*,-mail"))
 
 
 def test_any_queue_may_be_served_where_any_may_be_enqueued(settings):

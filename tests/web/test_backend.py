@@ -327,7 +327,7 @@ def test_queues_and_options_of_a_backend_are_checked(settings):
     ]
     open_queues = Warning(
         "TASKS['open']['QUEUES'] is empty, so any queue name is accepted.",
-        hint="A worker serves 'default' unless --queues names others.",
+        hint="A worker serves 'default' unless --queues names others, or '*' for every queue.",
         id="jobqueue.W011",
     )
     assert task_backends["open"].check() == [open_queues]  # as Django calls it

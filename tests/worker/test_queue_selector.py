@@ -29,3 +29,31 @@ def test_only_queues_of_this_worker_are_marked():
     assert selector.next() is None
     assert selector.mark_ready("b")
     assert [selector.next(), selector.next()] == ["b", None]
+
+
+def test_every_queue_but_those_left_out_is_served_as_soon_as_it_is_heard_of():
+    selector = QueueSelector({"*": 1, "-mail": 0, "a": 3})
+    assert selector.serves_every
+    assert selector.mark_ready("new")
+    assert not selector.mark_ready("mail")
+    assert [selector.next(), selector.next()] == ["new", None]
+    selector.discover(["b", "mail", "c"])
+    asked = Counter()
+    for _ in range(500):
+        selector.discover(["b", "mail", "c"])
+        selector.mark_ready("a")
+        asked[selector.next()] += 1
+    assert asked == {"a": 300, "b": 100, "c": 100}
+
+
+def test_a_found_queue_that_is_empty_again_is_asked_no_more_until_it_is_heard_of():
+    selector = QueueSelector({"*": 1, "a": 1})
+    selector.discover(["b", "c"])
+    while selector.next():
+        pass
+    selector.discover(["c"])
+    selector.mark_ready(None)
+    assert {selector.next(), selector.next(), selector.next()} == {"a", "c", None}
+    assert selector.choose(["b", "x"]) in ("b", "x")  # the second connection remembers them
+    assert selector.mark_ready("b")
+    assert selector.next() == "b"

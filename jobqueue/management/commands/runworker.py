@@ -21,7 +21,11 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         """The options of the contract; durations in seconds."""
         add = parser.add_argument
-        add("--queues", metavar="NAME[:WEIGHT],…", help="Default: the QUEUES of TASKS.")
+        add(
+            "--queues",
+            metavar="NAME[:WEIGHT],…",
+            help="Default: the QUEUES of TASKS. '*': every queue; '*,-mail': all but mail.",
+        )
         add("--concurrency", type=int, help="Handlers at once. Default: JOBQUEUE['CONCURRENCY'].")
         add("--processes", type=int, default=1, help="Number of worker processes, supervised.")
         add("--until-idle", action="store_true", help="Exit when nothing is left to do.")

@@ -11,7 +11,7 @@ from uuid import UUID
 from jobqueue.clock import loop_time
 from jobqueue.conf import SECOND_CLAIM_SLOTS, Settings
 from jobqueue.logs import get_logger
-from jobqueue.store import promotion
+from jobqueue.store import promotion, queue_names
 from jobqueue.store.claims import Claim
 from jobqueue.store.connections import Session
 from jobqueue.worker.claiming.claim_round import CALL_SECONDS, ClaimRound, Intake
@@ -243,6 +243,9 @@ class Claimer:
             return
         if self.is_overdue():
             await self._promote()
+        if self.selector.serves_every:
+            names = await self.session.call(queue_names.ready_queues, CALL_SECONDS)
+            self.selector.discover(names)
         self._polled_at, self._jitter = loop_time(), random.uniform(0.8, 1.2)  # noqa: S311
         self.selector.mark_ready(None)
         self.cursor.request_full_scan(None)

@@ -4,26 +4,55 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from jobqueue.conf import EVERY_QUEUE, EXCEPT
+
 
 class QueueSelector:
     """Smooth weighted round robin over the queues that may have ready jobs.
 
-    A queue is marked ready by a wake, a poll or a full round, until a claim from it is sent.
+    A queue is marked ready by a wake, a poll or a full round, until a claim from it is sent. Where
+    every queue is served, further names come in as they are found, and leave when they are empty.
     """
 
     def __init__(self, weights: Mapping[str, int]) -> None:
-        self._weights = dict(weights)
-        self._credit = dict.fromkeys(weights, 0)
+        self._further = weights.get(EVERY_QUEUE)  # the weight of each queue that is not named
+        self._excluded = {name[1:] for name in weights if name.startswith(EXCEPT)}
+        self._weights = {
+            name: weight
+            for name, weight in weights.items()
+            if name != EVERY_QUEUE and not name.startswith(EXCEPT)
+        }
+        self._named = frozenset(self._weights)
+        self._credit = dict.fromkeys(self._weights, 0)
         self._ready: set[str] = set()
+
+    @property
+    def serves_every(self) -> bool:
+        """Whether queues are served that are not named."""
+        return self._further is not None
 
     def mark_ready(self, queue: str | None) -> bool:
         """Mark one queue, or all; whether this worker serves it."""
         if queue is None:
             self._ready.update(self._weights)
-        elif queue in self._weights:
+        elif queue in self._weights or self._admit(queue):
             self._ready.add(queue)
         else:
             return False
+        return True
+
+    def discover(self, queues: Collection[str]) -> None:
+        """Only these queues have ready jobs: mark them, and forget the others that are not named,
+        or each poll would ask every name that there has ever been."""
+        for name in set(self._weights) - self._named - self._ready - set(queues):
+            del self._weights[name], self._credit[name]
+        for name in queues:
+            self.mark_ready(name)
+
+    def _admit(self, queue: str) -> bool:
+        if self._further is None or queue in self._excluded:
+            return False
+        self._weights[queue], self._credit[queue] = self._further, 0
         return True
 
     def next(self) -> str | None:
@@ -37,6 +66,9 @@ class QueueSelector:
         """Return the one of these whose turn it is; its mark stays as it is."""
         if len(queues) < 2:
             return next(iter(queues), None)
+        for queue in queues:
+            if queue not in self._weights:  # forgotten meanwhile
+                self._admit(queue)
         candidates = [queue for queue in self._weights if queue in queues]
         for queue in candidates:
             self._credit[queue] += self._weights[queue]
