@@ -92,6 +92,12 @@ class Settings:
     probe_address: str | None = None
 
     @property
+    def migrate_command(self) -> str:
+        """What makes the tables, as one types it."""
+        where = "" if self.database == "default" else f" --database {self.database}"
+        return f"manage.py migrate{where}"
+
+    @property
     def beat_budget_seconds(self) -> float:
         """How long one beat may take, the whole of it."""
         return self.heartbeat_seconds * 2 / 5

@@ -101,12 +101,12 @@ SELECT count(*) = 0 OR bool_or(name = %(newest)s) FROM django_migrations WHERE a
 """
 
 
-async def obstacle(connection: Connection, newest: str, oldest: int) -> str | None:
+async def obstacle(connection: Connection, newest: str, oldest: int, migrate: str) -> str | None:
     """Return in one sentence why a worker cannot use this database, or None.
 
     `oldest`: the first major version of the server that will do. `newest`: the last migration of
-    this code. Where the tables were made without migrations, or
-    only another role may read which ran, it is enough that the tables exist.
+    this code; `migrate`: the command that runs it. Where the tables were made without migrations,
+    or only another role may read which ran, it is enough that the tables exist.
     """
     info = connection.info
     encoding = info.parameter_status("server_encoding")
@@ -117,9 +117,9 @@ async def obstacle(connection: Connection, newest: str, oldest: int) -> str | No
     rows = await cursor.fetchall()
     missing = [name for name, exists, _ in rows if not exists]
     if len(missing) == len(TABLES):
-        return "The tables of jobqueue are missing in this database: run `manage.py migrate`."
+        return f"The tables of jobqueue are missing in this database: run `{migrate}`."
     if missing or not await _is_migrated(connection, newest):
-        return "The tables of jobqueue are older than this code: run `manage.py migrate`."
+        return f"The tables of jobqueue are older than this code: run `{migrate}`."
     rights = [f"{', '.join(denied)} on {name}" for name, _, denied in rows if denied]
     if rights:
         return f"The database user lacks rights that jobqueue needs: {'; '.join(rights)}."

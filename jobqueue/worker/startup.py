@@ -28,15 +28,17 @@ class CannotStartError(Exception):
     """The worker could not go on; the message is one sentence for the operator."""
 
 
-async def first_contact(session: Session, identity: Identity, shutdown: Shutdown) -> bool:
+async def first_contact(
+    session: Session, identity: Identity, shutdown: Shutdown, migrate: str
+) -> bool:
     """Check the tables and register, waiting while the database is away; whether it was reached
     before the shutdown. Raises CannotStartError for what no waiting mends: a refused login, missing
-    tables, missing rights."""
+    tables (`migrate` is the command that makes them), missing rights."""
     backoff, told = Backoff(0.2, 5.0), False
     while not shutdown.requested.is_set():
         try:
             obstacle = await session.call(
-                workers.obstacle, CALL_SECONDS, _newest_migration(), _oldest_server()
+                workers.obstacle, CALL_SECONDS, _newest_migration(), _oldest_server(), migrate
             )
             if obstacle is not None:
                 raise CannotStartError(obstacle)

@@ -90,7 +90,9 @@ class Worker:
             with self.limits.while_starting():
                 await self.probe.open()
                 beating = self.components.beating
-                self.known = await first_contact(beating, self.identity, self.shutdown)
+                self.known = await first_contact(
+                    beating, self.identity, self.shutdown, self.settings.migrate_command
+                )
                 if self.known:
                     await prepare(self.components.handler_threads, self.on_start, self.shutdown)
             if not self.shutdown.requested.is_set():

@@ -60,6 +60,10 @@ def test_each_database_gets_its_own_tables_and_the_models_find_theirs(
         assert not {name for name in tables if name.startswith("jobqueue")}
         named = "SELECT count(*) FROM auth_permission WHERE codename = 'cancel_job'"
         assert connection.execute(named).fetchone() == (1,)  # beside the users whom they are given
+    for door in (["runworker"], ["jobqueue", "status"], ["jobqueue", "doctor"]):
+        code, out, err = site(*door, routers=routers)
+        assert code == 1
+        assert "--database jobs" in out + err  # `migrate` alone has just been run
     code, _, err = site("migrate", "--database", "jobs", routers=routers)
     assert code == 0, err
     with psycopg.connect(site.url) as connection:

@@ -250,6 +250,7 @@ def _one_line(error: Exception) -> str:
     if isinstance(error, ImproperlyConfigured):
         return str(error).replace("\n", " ")
     if getattr(error.__cause__, "sqlstate", None) in (UNDEFINED_TABLE, UNDEFINED_COLUMN):
-        return "The tables of jobqueue are missing or old: run `manage.py migrate`."
+        command = settings().migrate_command
+        return f"The tables of jobqueue are missing or old: run `{command}`."
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
