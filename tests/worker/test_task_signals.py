@@ -18,6 +18,7 @@ from jobqueue import operations
 from jobqueue.models import Job
 from jobqueue.states import State
 from tests.children import wait_until
+from tests.events import captured
 from tests.worker import jobs
 from tests.worker.parts import working
 from tests.worker.running import open_transactions
@@ -299,3 +300,22 @@ def test_handlers_and_receivers_see_the_task_that_was_enqueued(work, body, conne
     result.refresh()
     assert jobs.call_with.get_result(result.id) == result
     assert result.attempts == 3
+
+
+@pytest.mark.spec("D117")
+def test_a_retry_whose_history_cannot_be_read_runs_without_it(work, body, shared):
+    running = work()
+    running.worker.components.executor.history.session.parameters["port"] = 1
+
+    def flaky(context):
+        shared.notes.append((context.attempt, len(context.task_result.errors)))
+        if context.attempt == 1:
+            raise ValueError
+
+    with captured() as lines:
+        job = jobs.call_with.enqueue(body(flaky))
+        assert running.final(int(job.id)).state == State.SUCCEEDED
+    assert shared.notes == [(1, 0), (2, 0)]
+    assert [line["job"] for line in lines if line["event"] == "attempt_history_unread"] == [
+        int(job.id)
+    ]
