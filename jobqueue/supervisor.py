@@ -18,7 +18,7 @@ from jobqueue.conf import Settings
 from jobqueue.logs import get_logger
 from jobqueue.store import deaths
 from jobqueue.store.connections import Backoff, Session
-from jobqueue.store.notify import notify
+from jobqueue.worker.hints import send_hint
 from jobqueue.worker.process.liveness import announcements
 from jobqueue.worker.process.supervisor_link import CHILD, PIPE, RECYCLED, SUPERVISOR
 
@@ -219,7 +219,7 @@ class Supervisor:
                 deaths.certify_reaped, CERTIFY_SECONDS, self.id, list(pids)
             )
             if found and self.settings.notify:
-                await self._session.call(notify, CERTIFY_SECONDS, announcements(found))
+                await send_hint(self._session, CERTIFY_SECONDS, announcements(found))
         except Exception as error:
             # Never a reason to end the children; their leases lapse by themselves.
             self.log.warning("death_record_failed", error=repr(error), last=last)

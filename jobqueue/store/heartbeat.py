@@ -82,8 +82,7 @@ SELECT
         WHERE state = 'SCHEDULED' AND run_at <= now() - interval '1 second'
           AND (hold_until IS NULL OR hold_until <= now())
     ) AS overdue,
-    ARRAY(SELECT name FROM jobqueue_queue WHERE paused_at IS NOT NULL) AS paused,
-    CASE WHEN %(proof)s::text <> '' THEN pg_notify(%(channel)s, %(proof)s) END
+    ARRAY(SELECT name FROM jobqueue_queue WHERE paused_at IS NOT NULL) AS paused
 """
 
 
@@ -105,13 +104,10 @@ async def beat(
     phase: str,
     wake: str,
     silence: float = 7.0,
-    channel: str = "",
-    proof: str = "",
 ) -> Beat:
     """Renew every claim that this process knows it holds, and hear what there is to know.
 
-    `lease` in seconds. `silence`: seconds after which a neighbour has missed its beat. A `proof`
-    is sent to `channel`, where this worker's own listener hears it.
+    `lease` in seconds. `silence`: seconds after which a neighbour has missed its beat.
     """
     rows = [{"id": h.id, "token": str(h.token), "not_ending": h.not_ending} for h in held]
     cursor = connection.cursor(row_factory=tuple_row)
@@ -126,13 +122,11 @@ async def beat(
             "phase": phase,
             "wake": wake,
             "silence": silence,
-            "channel": channel,
-            "proof": proof,
         },
     )
     row = await cursor.fetchone()
     assert row is not None  # noqa: S101  (a SELECT without FROM)
-    renewed, still_held, cancelled, died_at, registered, leader, silent, overdue, paused, _ = row
+    renewed, still_held, cancelled, died_at, registered, leader, silent, overdue, paused = row
     return Beat(
         renewed=frozenset(renewed),
         busy=frozenset(still_held) - frozenset(renewed),

@@ -14,6 +14,15 @@ SELECT pg_notify('{CHANNEL}', payload) FROM unnest(%(payloads)s::text[]) AS payl
 """  # noqa: S608  (a constant)
 
 
+PROVE = "SELECT pg_notify(%(channel)s, %(proof)s)"
+
+
+async def prove(connection: AsyncConnection[Any], channel: str, proof: str) -> None:
+    """Send a listener's proof to itself. Never along with the renewals: a full notification queue
+    would roll them back."""
+    await connection.execute(PROVE, {"channel": channel, "proof": proof})
+
+
 async def notify(connection: AsyncConnection[Any], messages: Iterable[Message]) -> None:
     """Send hints to the workers."""
     await connection.execute(NOTIFY, {"payloads": [encode(message) for message in messages]})

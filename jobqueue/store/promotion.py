@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from psycopg import AsyncConnection
-from psycopg.rows import tuple_row
+from psycopg.rows import scalar_row, tuple_row
 
 Connection = AsyncConnection[Any]
 
@@ -16,6 +17,7 @@ WITH due AS MATERIALIZED (
         SELECT id FROM jobqueue_job
         WHERE state = 'SCHEDULED' AND run_at <= now()
           AND (hold_until IS NULL OR hold_until <= now())
+          AND id <> ALL(%(skip)s::bigint[])
         ORDER BY run_at
         LIMIT %(limit)s
         FOR NO KEY UPDATE SKIP LOCKED
@@ -27,11 +29,48 @@ RETURNING queue
 """
 
 
-async def promote(connection: Connection, limit: int) -> list[str]:
-    """Make due jobs READY, the earliest first, and return the queue of each."""
-    cursor = connection.cursor(row_factory=tuple_row)
-    await cursor.execute(PROMOTE, {"limit": limit})
-    return [queue for (queue,) in await cursor.fetchall()]
+async def promote(connection: Connection, limit: int, skip: Collection[int] = ()) -> list[str]:
+    """Make due jobs READY, the earliest first, and return the queue of each. `skip` names rows
+    that the database refused to change."""
+    cursor = connection.cursor(row_factory=scalar_row)
+    await cursor.execute(PROMOTE, {"limit": limit, "skip": list(skip)})
+    return await cursor.fetchall()
+
+
+DUE = """
+SELECT id FROM jobqueue_job
+WHERE state = 'SCHEDULED' AND run_at <= now() AND (hold_until IS NULL OR hold_until <= now())
+  AND id <> ALL(%(skip)s::bigint[])
+ORDER BY run_at
+LIMIT %(limit)s
+"""
+
+
+async def due(connection: Connection, limit: int, skip: Collection[int] = ()) -> list[int]:
+    """Return the jobs that are due, the earliest first: where one refuses, each is tried alone."""
+    cursor = connection.cursor(row_factory=scalar_row)
+    await cursor.execute(DUE, {"limit": limit, "skip": list(skip)})
+    return await cursor.fetchall()
+
+
+PROMOTE_ONE = """
+WITH due AS MATERIALIZED (
+    SELECT id FROM jobqueue_job
+    WHERE id = %(id)s AND state = 'SCHEDULED' AND run_at <= now()
+      AND (hold_until IS NULL OR hold_until <= now())
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE jobqueue_job SET state = 'READY', hold_until = NULL
+WHERE id = (SELECT id FROM due)
+RETURNING queue
+"""
+
+
+async def promote_one(connection: Connection, job: int) -> list[str]:
+    """Make one due job READY and return its queue; nothing when it is not due any more."""
+    cursor = connection.cursor(row_factory=scalar_row)
+    await cursor.execute(PROMOTE_ONE, {"id": job})
+    return await cursor.fetchall()
 
 
 # A held row's moment is the end of its hold; there are few of them, right at the index's start.

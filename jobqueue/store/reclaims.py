@@ -23,13 +23,13 @@ class Lapsed:
     id: int
     token: UUID
     task: str
-    options: dict[str, Any]
+    options: str  # as JSON: one that cannot be read must not stop the others
     failures: int
 
 
 # `skip` names rows that the database refused to change; they must not stand in the others' way.
 LAPSED = """
-SELECT j.id, j.lease_token AS token, j.task, j.options, j.failures
+SELECT j.id, j.lease_token AS token, j.task, j.options::text AS options, j.failures
 FROM jobqueue_job j
 WHERE j.state = 'RUNNING' AND j.id <> ALL(%(skip)s::bigint[])
   AND (j.lease_expires_at <= now()

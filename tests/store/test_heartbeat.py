@@ -5,6 +5,7 @@ from uuid import uuid4
 import pytest
 
 from jobqueue.store import heartbeat
+from jobqueue.store.notify import prove
 from tests.rows import add_running, add_worker, ago, ahead, insert, job_row, one
 
 
@@ -101,8 +102,7 @@ async def test_the_answer_tells_of_death_leader_and_pauses(connection):
 async def test_a_proof_reaches_the_channel_it_is_sent_to(connection, connect):
     listener = await connect()
     await listener.execute("LISTEN jobqueue_proof")
-    me = await add_worker(connection)
-    await beat(connection, me, [], channel="jobqueue_proof", proof="abc")
+    await prove(connection, "jobqueue_proof", "abc")
     note = await anext(listener.notifies(timeout=10))
     assert note.payload == "abc"
 

@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import sys
 import time
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 from unittest.mock import AsyncMock
 from uuid import uuid4
 
@@ -290,6 +292,76 @@ async def test_one_row_that_the_database_refuses_to_change_stops_no_other(start,
         assert await is_in(connection, bad, "RUNNING")
     finally:
         await connection.execute("ALTER TABLE jobqueue_job DROP CONSTRAINT bad")
+
+
+@pytest.mark.spec("S181")
+async def test_a_row_that_was_refused_for_a_moment_is_tried_again(start, connection, monkeypatch):
+    monkeypatch.setattr("jobqueue.worker.leadership.row_batches.ASIDE_SECONDS", 0.3)
+    monkeypatch.setattr("jobqueue.worker.leadership.job_steps.LOOK_SECONDS", 0.2)
+    job, _ = await add_running(connection)
+    await connection.execute(
+        f"ALTER TABLE jobqueue_job ADD CONSTRAINT bad CHECK (id <> {job} OR state = 'RUNNING') "
+        "NOT VALID"
+    )
+    try:
+        with captured() as logs:
+            start()
+            await until(lambda: [e for e in logs if e["event"] == "maintenance_row_refused"])
+    finally:
+        await connection.execute("ALTER TABLE jobqueue_job DROP CONSTRAINT bad")
+    await until(lambda: is_in(connection, job, "READY"))
+
+
+@pytest.mark.spec("S181")
+async def test_a_due_row_that_cannot_be_promoted_stops_no_other(start, connection):
+    jobs = [await add_job(connection, state="SCHEDULED", run_at=ago(9 - i)) for i in range(5)]
+    await connection.execute(
+        f"ALTER TABLE jobqueue_job ADD CONSTRAINT bad CHECK (id <> {jobs[0]} OR state <> 'READY') "
+        "NOT VALID"
+    )
+    try:
+        leader = start()
+        for job in jobs[1:]:
+            await until(lambda job=job: is_in(connection, job, "READY"))
+        assert leader.is_leading
+        assert await is_in(connection, jobs[0], "SCHEDULED")
+    finally:
+        await connection.execute("ALTER TABLE jobqueue_job DROP CONSTRAINT bad")
+
+
+@pytest.mark.spec("S181")
+@pytest.mark.parametrize("options", ["[]", "null", '"x"', '{"backoff": "tests.odd.rule"}'])
+async def test_an_orphan_whose_options_are_unreadable_is_reclaimed_like_its_neighbours(
+    start, connection, options, monkeypatch
+):
+    def leaves(failures):
+        raise SystemExit(3)
+
+    monkeypatch.setitem(sys.modules, "tests.odd", SimpleNamespace(rule=leaves))
+    bad, _ = await add_running(connection)
+    good, _ = await add_running(connection)
+    await connection.execute(
+        "UPDATE jobqueue_job SET options = %s::jsonb WHERE id = %s", [options, bad]
+    )
+    leader = start()
+    for job in (bad, good):
+        await until(lambda job=job: is_in(connection, job, "READY"))
+    assert leader.is_leading
+
+
+@pytest.mark.spec("S161")
+async def test_a_notification_that_fails_stops_no_step(start, connection, monkeypatch):
+    async def full(connection, messages):
+        raise psycopg.errors.ProgramLimitExceeded("too many notifications in the NOTIFY queue")
+
+    monkeypatch.setattr("jobqueue.worker.hints.notify", full)
+    leader = start()
+    await until(lambda: leader.is_leading)
+    for _ in range(7):  # more than a step may fail in a row
+        job = await add_job(connection, state="SCHEDULED", run_at=ago(1))
+        leader.scheduled(0)
+        await until(lambda job=job: is_in(connection, job, "READY"))
+    assert leader.is_leading
 
 
 @pytest.mark.spec("S179", "S191", "S174", "A18", "A19")

@@ -8,6 +8,7 @@ import pytest
 import pytest_asyncio
 
 from jobqueue.store import heartbeat
+from jobqueue.store.notify import prove
 from jobqueue.worker.notifications.dispatch import Dispatcher
 from jobqueue.worker.notifications.listener import Listener
 from jobqueue.worker.outages import ErrorPolicy, OutageLog
@@ -50,7 +51,9 @@ class Ear:
         proof = self.listener.next_proof()
         given = {"lease": 30.0, "phase": "", "wake": self.listener.state}
         channel = self.listener.channel
-        await heartbeat.beat(self.connection, self.me, [], channel=channel, proof=proof, **given)
+        await heartbeat.beat(self.connection, self.me, [], **given)
+        if proof:
+            await prove(self.connection, channel, proof)
 
     async def proven(self):
         async def beaten():

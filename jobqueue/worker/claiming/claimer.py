@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 from uuid import UUID
 
 from jobqueue.clock import loop_time
 from jobqueue.conf import SECOND_CLAIM_SLOTS, Settings
 from jobqueue.logs import get_logger
-from jobqueue.store import promotion, queue_names
+from jobqueue.store import queue_names
 from jobqueue.store.claims import Claim
 from jobqueue.store.connections import Session
 from jobqueue.worker.claiming.claim_round import CALL_SECONDS, ClaimRound, Intake
@@ -21,6 +22,7 @@ from jobqueue.worker.claiming.queue_selector import QueueSelector
 from jobqueue.worker.claiming.scan_cursor import ScanCursor
 from jobqueue.worker.execution.executor import Executor
 from jobqueue.worker.inflight import InFlightJobs
+from jobqueue.worker.leadership.row_batches import RowsAside, promote
 from jobqueue.worker.outages import ErrorPolicy
 from jobqueue.worker.outcomes.completer import Completer
 
@@ -73,6 +75,7 @@ class Claimer:
         self._wake, self._second_wanted = asyncio.Event(), asyncio.Event()
         self._stopped = asyncio.Event()
         self._lost_claims = LostClaims(self.session, worker)
+        self._aside = RowsAside("promote")
         self._polled_at, self._jitter = float("-inf"), 1.0
         self._woken_at = float("-inf")
         self._backlogged: set[str] = set()  # queues whose last round was full
@@ -250,9 +253,12 @@ class Claimer:
         self.selector.mark_ready(None)
         self.cursor.request_full_scan(None)
 
+    async def _call(self, verb: Callable[..., Any], *args: Any) -> Any:
+        return await self.session.call(verb, CALL_SECONDS, *args)
+
     async def _promote(self, *, notify: bool = False) -> None:
         """Make due jobs READY. Other workers are notified where there is no room for them here."""
-        queues = await self.session.call(promotion.promote, CALL_SECONDS, PROMOTE_LIMIT)
+        queues = await promote(self._call, self._aside, PROMOTE_LIMIT)
         if len(queues) == PROMOTE_LIMIT:
             self.promotion_timer.add(0.0, loop_time())
         for queue in set(queues):

@@ -21,8 +21,8 @@ from jobqueue.store import schedules
 from jobqueue.store.batches import in_batch
 from jobqueue.store.connections import Session
 from jobqueue.store.error_classes import is_transient
-from jobqueue.store.notify import notify
 from jobqueue.tasks import UnknownTask, resolve
+from jobqueue.worker.hints import send_hint
 from jobqueue.worker.leadership.job_steps import BATCH_SECONDS, CALL_SECONDS
 from jobqueue.worker.leadership.maintenance import Step
 
@@ -78,7 +78,7 @@ class CronSteps:
                     raise
                 weather = weather or error
         if queues and self.settings.notify:
-            await self.session.call(notify, CALL_SECONDS, notifications.ready(queues))
+            await send_hint(self.session, CALL_SECONDS, notifications.ready(queues))
         if weather is not None:
             raise weather
         if len(ids) == limit:

@@ -16,7 +16,7 @@ from jobqueue.notifications import LeaderVacant
 from jobqueue.store import leadership
 from jobqueue.store.connections import Backoff, Session
 from jobqueue.store.error_classes import is_transient
-from jobqueue.store.notify import notify
+from jobqueue.worker.hints import send_hint
 from jobqueue.worker.leadership.cron_steps import CronSteps
 from jobqueue.worker.leadership.job_steps import JobSteps
 from jobqueue.worker.leadership.maintenance import Maintenance, StuckError
@@ -241,6 +241,7 @@ class Leader:
         raise EndOfTermError("stopping")
 
     async def _maintain(self) -> None:
+        self.job_steps.begin_term()
         try:
             await self._maintenance.run()
         except StuckError:
@@ -298,7 +299,7 @@ class Leader:
         try:
             given_back = await call(leadership.resign, RESIGN_SECONDS, self.worker, term)
             if given_back and self.settings.notify:
-                await call(notify, RESIGN_SECONDS, [LeaderVacant()])
+                await send_hint(self._session, RESIGN_SECONDS, [LeaderVacant()])
         except Exception as error:
             self.log.debug("leader_resign_failed", term=term, error=repr(error))
             return False

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
-import psycopg
 from psycopg import AsyncConnection
 
 from jobqueue import backoff, notifications
@@ -18,19 +19,17 @@ from jobqueue.states import FINAL, State
 from jobqueue.store import due_work, history_pruning, minute_stats, promotion, reclaims, sweeps
 from jobqueue.store.batches import Swept, in_batch
 from jobqueue.store.connections import Session
-from jobqueue.store.error_classes import is_refused, is_transient
-from jobqueue.store.notify import notify
 from jobqueue.tasks import known, options_of
+from jobqueue.worker.hints import send_hint
 from jobqueue.worker.leadership.maintenance import Step
+from jobqueue.worker.leadership.row_batches import RowsAside, pick_and_act, promote
 
 BATCH_SECONDS = 1.75  # kept by the server
 CALL_SECONDS = 2.5  # kept here, by dropping the socket
+LOOK_SECONDS = 5.0
 LOCKED_SECONDS = 0.5  # until the next try at a due row that somebody holds
 WORKERS_KEPT_SECONDS = TICKS_KEPT_SECONDS = 7 * DAY
 log = get_logger()
-
-type Act[T] = Callable[[AsyncConnection[Any], Sequence[T]], Awaitable[list[Swept]]]
-type Pick[T] = Callable[[AsyncConnection[Any]], Awaitable[list[T]]]
 
 
 class JobSteps:
@@ -52,13 +51,13 @@ class JobSteps:
         ages = ((state, settings.retention.get(state)) for state in sorted(FINAL))
         self.retention = {str(state): age for state, age in ages if age is not None}
         self._last_event = 0  # where the pass through the events stands
-        self.refused: set[int] = set()  # rows that the database would not let us change
+        self._aside = {name: RowsAside(name) for name in ("promote", "reclaim", "expire", "prune")}
         self._epoch: float | None = None  # the database's clock minus the loop's
 
     def steps(self) -> list[Step]:
         """The table. `look` costs one statement and asks for the others when they have work."""
         return [
-            Step("look", self.look, interval=5.0),
+            Step("look", self.look, interval=LOOK_SECONDS),
             Step("promote", self.promote, limit=500),
             Step("reclaim", self.reclaim, limit=100),
             Step("expire", self.expire, limit=100),
@@ -68,6 +67,11 @@ class JobSteps:
             Step("forget ticks", self.forget_ticks, limit=500, interval=600.0),
             Step("forget events", self.forget_events, limit=2000, interval=3600.0),
         ]
+
+    def begin_term(self) -> None:
+        """Rows that an earlier term set aside are tried again."""
+        for aside in self._aside.values():
+            aside.forget()
 
     def scheduled(self, at: float) -> None:
         """A job was enqueued that falls due at this moment of the database's clock."""
@@ -90,8 +94,8 @@ class JobSteps:
 
     async def promote(self, limit: int) -> bool:
         """Due jobs become READY; then sleep until the next one is due."""
-        queues = await self._batch(promotion.promote, limit)
-        await self._tell(set(queues))
+        queues = await promote(self._batch, self._aside["promote"], limit)
+        await self._notify_ready(set(queues))
         if len(queues) == limit:
             return True
         wait = await self.session.call(promotion.next_due, CALL_SECONDS)
@@ -102,8 +106,10 @@ class JobSteps:
 
     async def reclaim(self, limit: int) -> bool:
         """Claims of the dead and the silent end as LOST."""
-        picked, swept = await self._pick_and_act(
-            lambda connection: reclaims.lapsed(connection, limit, self.refused),
+        picked, swept = await pick_and_act(
+            self._batch,
+            self._aside["reclaim"],
+            lambda connection: reclaims.lapsed(connection, limit, self._aside["reclaim"].ids()),
             lambda connection, rows: reclaims.reclaim(
                 connection,
                 [reclaims.Verdict(row.id, row.token, self._delay(row)) for row in rows],
@@ -117,14 +123,18 @@ class JobSteps:
         for job in swept:
             if job.state == State.SCHEDULED:
                 self.scheduled(job.run_at)
-        await self._tell({job.queue for job in swept if job.state == State.READY})
+        await self._notify_ready({job.queue for job in swept if job.state == State.READY})
         return picked == limit and bool(swept)
 
     async def expire(self, limit: int) -> bool:
         """Waiting jobs past their time end as DEAD."""
         unknown = self.settings.unknown_task_seconds
-        picked, swept = await self._pick_and_act(
-            lambda connection: sweeps.expirable(connection, limit, unknown, self.refused),
+        picked, swept = await pick_and_act(
+            self._batch,
+            self._aside["expire"],
+            lambda connection: sweeps.expirable(
+                connection, limit, unknown, self._aside["expire"].ids()
+            ),
             lambda connection, ids: sweeps.expire(connection, ids, unknown, self.actor),
         )
         self._report(swept)
@@ -146,8 +156,12 @@ class JobSteps:
             gone += await sweeps.prune(connection, ids, state, age)
             return []
 
-        picked, _ = await self._pick_and_act(
-            lambda connection: sweeps.prunable(connection, state, age, limit, self.refused), act
+        aside = self._aside["prune"]
+        picked, _ = await pick_and_act(
+            self._batch,
+            aside,
+            lambda connection: sweeps.prunable(connection, state, age, limit, aside.ids()),
+            act,
         )
         if gone:
             log.debug("jobs_pruned", state=state, count=gone)
@@ -185,53 +199,25 @@ class JobSteps:
     async def _batch(self, verb: Callable[..., Any], *args: Any) -> Any:
         return await self.session.call(in_batch, CALL_SECONDS, BATCH_SECONDS, verb, *args)
 
-    async def _pick_and_act[T](self, pick: Pick[T], act: Act[T]) -> tuple[int, list[Swept]]:
-        """Pick rows and act on them in one transaction; one by one where the database refuses."""
-        picked: list[T] = []
-
-        async def both(connection: AsyncConnection[Any]) -> list[Swept]:
-            picked.extend(await pick(connection))
-            return await act(connection, picked) if picked else []
-
-        try:
-            swept: list[Swept] = await self._batch(both)
-            return len(picked), swept
-        except psycopg.Error as error:
-            if not picked or not _is_about_data(error):
-                raise
-        swept = []
-        for row in picked:
-            try:
-                swept += await self._batch(act, [row])
-            except psycopg.Error as error:
-                if not _is_about_data(error):
-                    raise
-                job = row if isinstance(row, int) else getattr(row, "id", 0)
-                self.refused.add(job)
-                log.error("maintenance_row_refused", job=job, error=repr(error))  # noqa: TRY400
-        return len(picked), swept
-
-    async def _tell(self, queues: set[str]) -> None:
+    async def _notify_ready(self, queues: set[str]) -> None:
         if queues and self.settings.notify:
-            await self.session.call(notify, CALL_SECONDS, notifications.ready(queues))
+            await send_hint(self.session, CALL_SECONDS, notifications.ready(queues))
 
     def _delay(self, row: reclaims.Lapsed) -> float:
         """The wait that a failure of this job would have had; never imports its module."""
-        task = known(row.task)
-        rule = row.options.get("backoff", options_of(task).get("backoff") if task else None)
-        if isinstance(rule, str):
-            module, _, name = rule.rpartition(".")
-            rule = getattr(sys.modules.get(module), name, None)
         base, ceiling = self.settings.backoff_base_seconds, self.settings.backoff_max_seconds
         try:
+            task, options = known(row.task), json.loads(row.options)
+            rule = options.get("backoff", options_of(task).get("backoff") if task else None)
+            if isinstance(rule, str):
+                module, _, name = rule.rpartition(".")
+                rule = getattr(sys.modules.get(module), name, None)
             return backoff.delay(row.failures + 1, base=base, ceiling=ceiling, rule=rule)
-        except Exception:
+        except asyncio.CancelledError:
+            raise
+        except BaseException:  # a project's rule may raise anything
             log.warning("backoff_failed", job=row.id, task=row.task, exc_info=True)
             return backoff.delay(row.failures + 1, base=base, ceiling=ceiling)
-
-
-def _is_about_data(error: psycopg.Error) -> bool:
-    return error.sqlstate is not None and not is_transient(error) and not is_refused(error)
 
 
 def _say(job: Swept) -> None:

@@ -14,6 +14,7 @@ from jobqueue.conf import Settings
 from jobqueue.logs import get_logger
 from jobqueue.store import events, heartbeat, workers
 from jobqueue.store.connections import Session
+from jobqueue.store.notify import prove
 from jobqueue.store.workers import Identity
 from jobqueue.worker.bulk_orders import BulkOrders
 from jobqueue.worker.execution.executor import Executor
@@ -110,17 +111,26 @@ class Heartbeat:
             phase=self.phase(),
             wake=self.listener.state if self.listener else "polling: NOTIFY is off",
             silence=self.neighbours.silence_seconds,
-            channel=self.listener.channel if self.listener else "",
-            proof=self.listener.next_proof() if self.listener else "",
         )
         self.good_at = time.monotonic()
         self._apply(told, answer, sent)
         self._silent = answer.silent
+        await self._send_proof(sent + self.settings.beat_budget_seconds)
         if answer.died_at is not None:
             self.on_certified_dead("somebody certified this process as dead")
         elif not answer.registered:
             left = sent + self.settings.beat_budget_seconds - loop.time()
             await self.session.call(workers.register, left, self.identity)
+
+    async def _send_proof(self, end: float) -> None:
+        """What the listener must hear, or it takes its connection for dead."""
+        if self.listener is None or not (proof := self.listener.next_proof()):
+            return
+        seconds = max(end - loop_time(), 0.0)
+        try:
+            await self.session.call(prove, seconds, self.listener.channel, proof)
+        except Exception as error:
+            log.warning("notification_failed", kinds=["proof"], error=repr(error))
 
     async def _afterwards(self, next_beat: float) -> None:
         """What is not a beat's business but uses its connection; it must not delay the next one."""

@@ -16,7 +16,7 @@ from jobqueue.store import finish
 from jobqueue.store.connections import Session
 from jobqueue.store.error_classes import concerns_data
 from jobqueue.store.finish import Ending, Written
-from jobqueue.store.notify import notify
+from jobqueue.worker.hints import send_hint
 from jobqueue.worker.inflight import Fate, InFlight, InFlightJobs
 from jobqueue.worker.outages import ErrorPolicy
 from jobqueue.worker.outcomes import classify
@@ -224,9 +224,10 @@ class Completer:
                 self.registry.record_fate(waiting.inflight, Fate.UNRECORDED)
 
     async def _notify_ready(self) -> None:
+        """A hint: where it fails, the other workers' polls find the jobs."""
         queues = sorted(self._ready)
-        await self.session.call(notify, WRITE_SECONDS, notifications.ready(queues))
-        self._ready.difference_update(queues)
+        self._ready.clear()
+        await send_hint(self.session, WRITE_SECONDS, notifications.ready(queues))
 
     def _conclude(self, inflight: InFlight, ending: Ending, state: str) -> None:
         self.pending.remove(inflight.token)

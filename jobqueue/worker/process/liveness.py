@@ -22,7 +22,7 @@ from jobqueue.logs import get_logger
 from jobqueue.notifications import Died, LeaderVacant, Message
 from jobqueue.store import deaths
 from jobqueue.store.connections import Session
-from jobqueue.store.notify import notify
+from jobqueue.worker.hints import send_hint
 
 PROC = Path("/proc")
 CALL_SECONDS = 2.0
@@ -155,7 +155,7 @@ class Neighbours:
                 found.append(death)
                 log.warning("worker_died", dead=str(row.id), pid=row.pid, led=death.led)
         if found and self.settings.notify:
-            await self.session.call(notify, _left(end), announcements(found))
+            await send_hint(self.session, _left(end), announcements(found))
         return len(found)
 
 

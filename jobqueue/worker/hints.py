@@ -1,0 +1,21 @@
+"""NOTIFY as the hint that it is: one that fails is logged and fails nothing else (guarantee 10)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jobqueue.logs import get_logger
+from jobqueue.notifications import Message
+from jobqueue.store.connections import Session
+from jobqueue.store.notify import notify
+
+log = get_logger()
+
+
+async def send_hint(session: Session, seconds: float, messages: Sequence[Message]) -> None:
+    """Notify the other workers, within `seconds`. Where it fails, their polls find what is new."""
+    try:
+        await session.call(notify, seconds, messages)
+    except Exception as error:
+        kinds = sorted({type(message).__name__ for message in messages})
+        log.warning("notification_failed", kinds=kinds, error=repr(error))
