@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from psycopg import AsyncConnection
-from psycopg.rows import args_row, tuple_row
+from psycopg.rows import scalar_row, tuple_row
 
 from jobqueue.store.values import read_json, uuids
 
@@ -39,6 +38,7 @@ class Claim(NamedTuple):
     parked_seconds: float | None  # since it was first parked as an unknown task
     run_at: Any = None
     took: float = 0.0  # seconds that the claim had taken when it came to this row
+    fault: str = ""  # why its arguments or options cannot be read; then they are empty
 
     @property
     def key(self) -> Key:
@@ -65,7 +65,7 @@ picked AS MATERIALIZED (
           AND (expires_at IS NULL OR expires_at > now())
           AND NOT EXISTS (
               SELECT FROM jobqueue_queue WHERE name = %(queue)s AND paused_at IS NOT NULL
-          )
+          ){skip}
         ORDER BY priority DESC, run_at, id
         LIMIT {limit}
         FOR NO KEY UPDATE SKIP LOCKED
@@ -118,15 +118,21 @@ UPDATE jobqueue_job SET
     claimed_at = clock_timestamp()
 WHERE id = ANY((SELECT ids FROM picked)::bigint[])
 RETURNING array_position((SELECT ids FROM picked), id), id, task, args::text,
-    NULLIF(kwargs, '{}'), NULLIF(options, '{}'), signature, queue, backend, priority, attempts,
-    failures, max_attempts, date_part('epoch', enqueued_at), date_part('epoch', started_at),
-    date_part('epoch', claimed_at), traceparent,
+    NULLIF(kwargs, '{}')::text, NULLIF(options, '{}')::text, signature, queue, backend, priority,
+    attempts, failures, max_attempts, date_part('epoch', enqueued_at),
+    date_part('epoch', started_at), date_part('epoch', claimed_at), traceparent,
     cancel_requested_at IS NOT NULL,
     EXTRACT(EPOCH FROM clock_timestamp() - parked_at)::double precision, run_at,
     EXTRACT(EPOCH FROM clock_timestamp() - statement_timestamp())::double precision
 """
 COLUMNS = 21
-CLAIM = "\nWITH " + FIRST.format(limit="%(limit)s") + CLAIM_PICKED
+CLAIM = "\nWITH " + FIRST.format(limit="%(limit)s", skip="") + CLAIM_PICKED
+# While some row is set aside: the others.
+CLAIM_AROUND = (
+    "\nWITH "
+    + FIRST.format(limit="%(limit)s", skip="\n          AND id <> ALL(%(skip)s::bigint[])")
+    + CLAIM_PICKED
+)
 CLAIM_ONWARD = "\nWITH " + ONWARD.format(limit="%(limit)s") + CLAIM_PICKED
 
 
@@ -148,6 +154,62 @@ async def claim(
     return as_claims(await cursor.fetchall(), tokens)
 
 
+async def claim_around(
+    connection: Connection,
+    queue: str,
+    worker: UUID,
+    tokens: Sequence[UUID],
+    lease: float,
+    skip: Collection[int],
+) -> list[Claim]:
+    """Take the first ready jobs of one queue but these."""
+    parameters = claim_parameters(queue, worker, tokens, lease, None) | {"skip": list(skip)}
+    cursor = connection.cursor(row_factory=tuple_row, binary=True)
+    await cursor.execute(CLAIM_AROUND, parameters)
+    return as_claims(await cursor.fetchall(), tokens)
+
+
+READY = """
+SELECT id FROM jobqueue_job
+WHERE state = 'READY' AND queue = %(queue)s AND id <> ALL(%(skip)s::bigint[])
+ORDER BY priority DESC, run_at, id
+LIMIT %(limit)s
+"""
+
+
+async def ready(connection: Connection, queue: str, limit: int, skip: Collection[int]) -> list[int]:
+    """Return the first ready jobs of one queue: where one refuses, each is tried alone."""
+    cursor = connection.cursor(row_factory=scalar_row)
+    await cursor.execute(READY, {"queue": queue, "limit": limit, "skip": list(skip)})
+    return await cursor.fetchall()
+
+
+ONLY = """\
+picked AS MATERIALIZED (
+    SELECT ARRAY(
+        SELECT id FROM jobqueue_job
+        WHERE id = %(only)s AND state = 'READY' AND queue = %(queue)s
+          AND (expires_at IS NULL OR expires_at > now())
+          AND NOT EXISTS (
+              SELECT FROM jobqueue_queue WHERE name = %(queue)s AND paused_at IS NOT NULL
+          )
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS ids
+)
+"""
+CLAIM_ONE = "\nWITH " + ONLY + CLAIM_PICKED
+
+
+async def claim_one(
+    connection: Connection, queue: str, worker: UUID, token: UUID, lease: float, job: int
+) -> list[Claim]:
+    """Take this job, if it is still ready."""
+    parameters = claim_parameters(queue, worker, [token], lease, None) | {"only": job}
+    cursor = connection.cursor(row_factory=tuple_row, binary=True)
+    await cursor.execute(CLAIM_ONE, parameters)
+    return as_claims(await cursor.fetchall(), [token])
+
+
 def claim_parameters(
     queue: str, worker: UUID, tokens: Sequence[UUID], lease: float, after: Key | None
 ) -> dict[str, Any]:
@@ -164,63 +226,28 @@ def claim_parameters(
 
 def as_claims(rows: list[tuple[Any, ...]], tokens: Sequence[UUID]) -> list[Claim]:
     """Read what CLAIM_PICKED returned, in the order of the queue."""
-    return [
-        Claim._make(
-            (id, tokens[place - 1], task, read_json(args), kwargs or {}, options or {}, *rest)
+    return [_as_claim(id, tokens[place - 1], *rest) for place, id, *rest in sorted(rows)]
+
+
+def _as_claim(
+    id: int, token: UUID, task: str, args: str, kwargs: str | None, options: str | None, *rest: Any
+) -> Claim:
+    """A value that Python cannot read, such as a number of 5,000 digits, ends its own job only."""
+    try:
+        read = (
+            read_json(args),
+            read_json(kwargs) if kwargs else {},
+            read_json(options) if options else {},
         )
-        for place, id, task, args, kwargs, options, *rest in sorted(rows)
-    ]
-
-
-@dataclass(frozen=True, slots=True)
-class Backend:
-    """The server process behind a connection, so that it can be found when that is cut."""
-
-    pid: int
-    started: Any
-    direct: bool  # False behind a pooler: another process may run what is sent next
-
-
-BACKEND = """
-SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()
-"""
-
-
-async def backend(connection: Connection) -> Backend | None:
-    """Return who serves this connection."""
-    cursor = connection.cursor(row_factory=tuple_row)
-    await cursor.execute(BACKEND)
-    row = await cursor.fetchone()
-    if row is None:
-        return None
-    pid, started = row
-    # A pooler greets with a number of its own.
-    return Backend(pid, started, direct=pid == connection.info.backend_pid)
-
-
-# Ends a server process, so that its last statement has happened or never will. Same role, so no
-# special right is needed.
-END_BACKEND = """
-SELECT pg_terminate_backend(pid, %(wait)s) FROM pg_stat_activity
-WHERE pid = %(pid)s AND backend_start = %(started)s AND pid <> pg_backend_pid()
-"""
-
-
-async def end_backend(connection: Connection, backend: Backend, seconds: float = 2.0) -> bool:
-    """End this server process, waiting this long; return whether it is certainly gone."""
-    cursor = connection.cursor(row_factory=tuple_row)
-    wait = int(seconds * 1000)
-    await cursor.execute(
-        END_BACKEND, {"pid": backend.pid, "started": backend.started, "wait": wait}
-    )
-    row = await cursor.fetchone()
-    return row is None or bool(row[0])
+    except (ValueError, RecursionError) as error:
+        return Claim._make((id, token, task, [], {}, {}, *rest, str(error)))
+    return Claim._make((id, token, task, *read, *rest, ""))
 
 
 # Asked after a cut connection: which of these tokens did the lost statement hand out?
 FOUND = """
-SELECT id, lease_token, task, args, kwargs, options, signature, queue, backend, priority,
-    attempts, failures, max_attempts, date_part('epoch', enqueued_at),
+SELECT id, lease_token, task, args::text, kwargs::text, options::text, signature, queue, backend,
+    priority, attempts, failures, max_attempts, date_part('epoch', enqueued_at),
     date_part('epoch', started_at), date_part('epoch', claimed_at), traceparent,
     cancel_requested_at IS NOT NULL,
     EXTRACT(EPOCH FROM clock_timestamp() - parked_at)::double precision, run_at,
@@ -232,6 +259,6 @@ WHERE state = 'RUNNING' AND worker = %(worker)s AND lease_token = ANY(%(tokens)s
 
 async def found(connection: Connection, worker: UUID, tokens: Collection[UUID]) -> list[Claim]:
     """Return the rows that have one of these tokens."""
-    cursor = connection.cursor(row_factory=args_row(Claim))
+    cursor = connection.cursor(row_factory=tuple_row)
     await cursor.execute(FOUND, {"worker": worker, "tokens": list(tokens)})
-    return await cursor.fetchall()
+    return [_as_claim(*row) for row in await cursor.fetchall()]

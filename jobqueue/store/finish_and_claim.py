@@ -69,7 +69,7 @@ UNION ALL
 SELECT * FROM taken
 """
 _TAKEN = f", taken AS (\n{CLAIM_PICKED})\n{_ANSWER.format(nulls=', NULL' * (COLUMNS - 4))}"
-FINISH_AND_CLAIM = "\n" + _SUCCEED + FIRST.format(limit=_LIMIT) + _TAKEN
+FINISH_AND_CLAIM = "\n" + _SUCCEED + FIRST.format(limit=_LIMIT, skip="") + _TAKEN
 FINISH_AND_CLAIM_ONWARD = "\n" + _SUCCEED + ONWARD.format(limit=_LIMIT) + _TAKEN
 
 

@@ -306,7 +306,7 @@ async def test_a_row_that_was_refused_for_a_moment_is_tried_again(start, connect
     try:
         with captured() as logs:
             start()
-            await until(lambda: [e for e in logs if e["event"] == "maintenance_row_refused"])
+            await until(lambda: [e for e in logs if e["event"] == "row_set_aside"])
     finally:
         await connection.execute("ALTER TABLE jobqueue_job DROP CONSTRAINT bad")
     await until(lambda: is_in(connection, job, "READY"))

@@ -14,8 +14,8 @@ from django.db import connections
 
 from jobqueue.models import Job
 from jobqueue.store import claims, finish_and_claim
-from jobqueue.store.claims import Backend
 from jobqueue.store.connections import Session
+from jobqueue.store.server_process import Backend
 from jobqueue.worker.claiming import scan_cursor
 from jobqueue.worker.claiming.claim_round import new_tokens
 from jobqueue.worker.claiming.queue_selector import QueueSelector

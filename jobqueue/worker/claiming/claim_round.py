@@ -5,28 +5,32 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+import psycopg
 from psycopg import AsyncConnection
 
 from jobqueue.clock import loop_time
 from jobqueue.conf import Settings
 from jobqueue.logs import get_logger
-from jobqueue.store import claims, finish_and_claim
-from jobqueue.store.claims import Backend, Claim
+from jobqueue.store import claims, finish_and_claim, server_process
+from jobqueue.store.claims import Claim
 from jobqueue.store.connections import Session
 from jobqueue.store.error_classes import concerns_data
+from jobqueue.store.server_process import Backend
 from jobqueue.worker.claiming.lost_claims import LostClaims
 from jobqueue.worker.claiming.scan_cursor import ScanCursor
 from jobqueue.worker.execution.executor import Executor
 from jobqueue.worker.inflight import InFlightJobs
+from jobqueue.worker.leadership.row_batches import RowsAside, concerns_row
 from jobqueue.worker.outcomes.completer import Completer
 from jobqueue.worker.outcomes.pending import Waiting
 
 CALL_SECONDS = 5.0
+type Verb = Callable[..., Coroutine[Any, Any, list[Claim]]]
 log = get_logger()
 
 
@@ -76,12 +80,13 @@ class ClaimRound:
 
     def __init__(self, session: Session, intake: Intake) -> None:
         self.session, self.intake = session, intake
+        self.aside = RowsAside("claim")
         self.backend: Backend | None = None
         session.prepare = self._note_backend
 
     async def _note_backend(self, connection: AsyncConnection[Any]) -> None:
         """Remember the server process of a fresh connection, in case it is cut."""
-        self.backend = await claims.backend(connection)
+        self.backend = await server_process.backend(connection)
 
     async def claim(self, queue: str) -> bool | None:
         """Claim as many jobs as there is room for; whether the queue may hold more. None: unknown,
@@ -90,21 +95,88 @@ class ClaimRound:
         await self.session.open(CALL_SECONDS)
         if intake.stopped.is_set() or intake.room <= 0:
             return None
+        if self.aside:
+            return await self._claim_around(queue)
         ended = intake.outcomes.pending.lend(intake.share)
         try:
             rows, asked, sent = await self._exchange(queue, ended)
         except BaseException as error:
             intake.outcomes.mark_unsent(ended)
-            if not ended or not isinstance(error, Exception) or not concerns_data(error):
+            if not isinstance(error, Exception) or not _is_refusal(error):
                 raise
             intake.cursor.request_full_scan(queue)
-            return None  # one of the outcomes may be the cause: the next round goes without them
-        lease, margin = intake.settings.lease_seconds, intake.settings.lease_margin_seconds
-        late = loop_time() - sent > lease - margin
-        intake.accept(rows, sent, start=not (late or intake.stopped.is_set()))
+            if ended:
+                return None  # an outcome may be the cause: the next round goes without them
+            return await self._claim_apart(queue)
+        self._accept(rows, sent)
         # None where every row that was to make room is locked. It may be another claim that locks
         # it: a claim also locks rows that it then finds taken.
         return len(rows) >= asked if asked > 0 else None
+
+    def _accept(self, rows: Sequence[Claim], sent: float) -> None:
+        intake = self.intake
+        lease, margin = intake.settings.lease_seconds, intake.settings.lease_margin_seconds
+        late = loop_time() - sent > lease - margin
+        intake.accept(rows, sent, start=not (late or intake.stopped.is_set()))
+
+    async def _claim_around(self, queue: str) -> bool:
+        """While a row is set aside: no outcomes along, and always from the queue's start."""
+        try:
+            asked = await self._claim_plain(
+                claims.claim_around, queue, self.intake.free, self.aside.ids()
+            )
+        except psycopg.Error as error:
+            if not concerns_row(error):
+                raise
+            return await self._claim_apart(queue)
+        return asked > 0
+
+    async def _claim_apart(self, queue: str) -> bool:
+        """The database refuses some row: claim one by one and set that one aside, so that the
+        others run. Returns whether the queue may hold more."""
+        free = self.intake.free
+        jobs = await self.session.call(claims.ready, CALL_SECONDS, queue, free, self.aside.ids())
+        for job in jobs:
+            if self.intake.stopped.is_set() or self.intake.free <= 0:
+                break
+            try:
+                await self._claim_plain(claims.claim_one, queue, 1, job)
+            except psycopg.Error as error:
+                if not concerns_row(error):
+                    raise
+                self.aside.add(job, error)
+        return len(jobs) >= free
+
+    async def _claim_plain(
+        self,
+        verb: Callable[..., Coroutine[Any, Any, list[Claim]]],
+        queue: str,
+        count: int,
+        what: Any,
+    ) -> int:
+        """Send a claim without outcomes; return how many rows it brought."""
+        intake, sent = self.intake, loop_time()
+        tokens, lease = new_tokens(max(count, 0)), intake.settings.lease_seconds
+        given = tokens[0] if verb is claims.claim_one else tokens
+        intake.slots_requested += len(tokens)
+        try:
+            rows = await self.session.call(
+                verb, CALL_SECONDS, queue, intake.worker, given, lease, what
+            )
+        except BaseException as error:
+            self._note_doubt(error, tokens, sent + lease)
+            raise
+        finally:
+            intake.slots_requested -= len(tokens)
+        self._accept(rows, sent)
+        return len(rows)
+
+    def _note_doubt(self, error: BaseException, tokens: Sequence[UUID], until: float) -> None:
+        """Only the server's own refusal says that nothing was claimed: after any other error the
+        statement may have been executed."""
+        is_cut = self.session.connection is None
+        if is_cut or not getattr(error, "sqlstate", None):
+            self.intake.lost_claims.add(self.backend, tokens, until=until, ended=not is_cut)
 
     async def _exchange(
         self, queue: str, ended: Sequence[Waiting]
@@ -127,9 +199,8 @@ class ClaimRound:
                 asked -= len(ended) - len(answers)  # the other slots stay taken
             else:
                 rows = await call(claims.claim, CALL_SECONDS, *claim)
-        except BaseException:
-            if self.session.connection is None:  # cut: it is not known whether it was executed
-                intake.lost_claims.add(self.backend, tokens, until=sent + lease)
+        except BaseException as error:
+            self._note_doubt(error, tokens, sent + lease)
             raise
         finally:
             intake.slots_requested -= fresh
@@ -137,6 +208,11 @@ class ClaimRound:
         if asked <= 0:  # it could claim nothing, urgent or not
             intake.cursor.request_full_scan(queue)
         return rows, asked, sent
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether the database, or the driver, does not take what one row or one outcome holds."""
+    return concerns_data(error) or (isinstance(error, psycopg.Error) and concerns_row(error))
 
 
 def new_tokens(count: int) -> list[UUID]:

@@ -9,9 +9,10 @@ from uuid import UUID
 from psycopg.errors import InsufficientPrivilege
 
 from jobqueue.clock import loop_time
-from jobqueue.store import claims
-from jobqueue.store.claims import Backend, Claim
+from jobqueue.store import claims, server_process
+from jobqueue.store.claims import Claim
 from jobqueue.store.connections import Session
+from jobqueue.store.server_process import Backend
 
 QUERY_SECONDS = 1.0
 END_SECONDS = 2.0
@@ -55,9 +56,12 @@ class LostClaims:
     def are_due(self, now: float) -> bool:
         return bool(self._unresolved) and now >= self._next_query_at
 
-    def add(self, backend: Backend | None, tokens: Sequence[UUID], *, until: float) -> None:
-        """It is not known whether this round's statement was executed."""
-        self._unresolved.append(LostRound(backend, tokens, until))
+    def add(
+        self, backend: Backend | None, tokens: Sequence[UUID], *, until: float, ended: bool = False
+    ) -> None:
+        """It is not known whether this round's statement was executed. `ended`: it certainly does
+        not run any more."""
+        self._unresolved.append(LostRound(backend, tokens, until, ended))
         self._next_query_at = float("-inf")
 
     async def resolve(self, seconds: float, on_found: Callable[[Claim], None]) -> None:
@@ -79,6 +83,6 @@ class LostClaims:
         assert lost.backend is not None  # noqa: S101
         wait = min(END_SECONDS, seconds / 2)
         try:
-            return await self.session.call(claims.end_backend, seconds, lost.backend, wait)
+            return await self.session.call(server_process.end_backend, seconds, lost.backend, wait)
         except InsufficientPrivilege:  # the login's role is another than the session's
             return False

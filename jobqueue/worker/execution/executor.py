@@ -121,6 +121,9 @@ class Executor:
         """Nothing is awaited between the handler's end and the hand-over of its outcome, so that no
         cancellation can come between them."""
         claim = inflight.claim
+        if claim.fault:
+            self._over(inflight, classify.unreadable(inflight))
+            return
         try:
             task = tasks.known(claim.task) or await self._import(inflight)
             tasks.check_arguments(task, claim.args, claim.kwargs)

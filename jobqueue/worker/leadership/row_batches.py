@@ -39,6 +39,9 @@ class RowsAside:
         self.step = step
         self._until: dict[int, float] = {}
 
+    def __bool__(self) -> bool:
+        return bool(self._until)
+
     def ids(self) -> list[int]:
         """Return the jobs to leave out now."""
         now = loop_time()
@@ -48,7 +51,7 @@ class RowsAside:
     def add(self, job: int, error: BaseException) -> None:
         """Leave this job out from now on, and say so."""
         self._until[job] = loop_time() + ASIDE_SECONDS
-        log.error("maintenance_row_refused", step=self.step, job=job, error=repr(error))
+        log.error("row_set_aside", step=self.step, job=job, error=repr(error))
 
     def forget(self) -> None:
         """Try all of them again: a new term begins."""

@@ -6,8 +6,11 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from uuid import UUID
+
+import psycopg
 
 from jobqueue.clock import loop_time
 from jobqueue.conf import Settings
@@ -21,6 +24,7 @@ from jobqueue.worker.execution.executor import Executor
 from jobqueue.worker.inflight import InFlight, InFlightJobs, Stop
 from jobqueue.worker.leadership.election import Leader
 from jobqueue.worker.leadership.leaderless import LeaderWatch
+from jobqueue.worker.leadership.row_batches import concerns_row
 from jobqueue.worker.notifications.listener import Listener
 from jobqueue.worker.outages import ErrorPolicy
 from jobqueue.worker.process.liveness import Neighbours
@@ -65,6 +69,7 @@ class Heartbeat:
         self.good_at = time.monotonic()
         self.overdue = True  # scheduled jobs wait that no leader has promoted
         self._silent = False
+        self._refused: set[UUID] = set()  # tokens whose rows cannot be renewed
         self._busy_since: dict[UUID, float] = {}  # when their leases were last good
         self._hint = asyncio.Event()
 
@@ -96,24 +101,16 @@ class Heartbeat:
     async def beat(self) -> None:
         """Renew, and act on the answer; the whole of it within the budget."""
         loop = asyncio.get_running_loop()
-        told, sent = self.registry.renewable(), loop.time()
-        answer = await self.session.call(
-            heartbeat.beat,
-            self.settings.beat_budget_seconds,
-            self.identity.id,
-            [
-                heartbeat.HeldLease(
-                    inflight.claim.id, inflight.token, self._not_ending(inflight, sent)
-                )
-                for inflight in told
-            ],
-            lease=self.settings.lease_seconds,
-            phase=self.phase(),
-            wake=self.listener.state if self.listener else "polling: NOTIFY is off",
-            silence=self.neighbours.silence_seconds,
-        )
+        renewable, sent = self.registry.renewable(), loop.time()
+        renewed = [inflight for inflight in renewable if inflight.token not in self._refused]
+        try:
+            answer = await self._send(renewed, sent, self.settings.beat_budget_seconds)
+        except psycopg.Error as error:
+            if not concerns_row(error):
+                raise
+            renewed, answer = await self._send_apart(renewed, sent)
         self.good_at = time.monotonic()
-        self._apply(told, answer, sent)
+        self._apply(renewed, answer, sent)
         self._silent = answer.silent
         await self._send_proof(sent + self.settings.beat_budget_seconds)
         if answer.died_at is not None:
@@ -121,6 +118,52 @@ class Heartbeat:
         elif not answer.registered:
             left = sent + self.settings.beat_budget_seconds - loop.time()
             await self.session.call(workers.register, left, self.identity)
+
+    async def _send(
+        self, renewed: Sequence[InFlight], sent: float, seconds: float
+    ) -> heartbeat.Beat:
+        beat: heartbeat.Beat = await self.session.call(
+            heartbeat.beat,
+            seconds,
+            self.identity.id,
+            [
+                heartbeat.HeldLease(
+                    inflight.claim.id, inflight.token, self._not_ending(inflight, sent)
+                )
+                for inflight in renewed
+            ],
+            lease=self.settings.lease_seconds,
+            phase=self.phase(),
+            wake=self.listener.state if self.listener else "polling: NOTIFY is off",
+            silence=self.neighbours.silence_seconds,
+        )
+        return beat
+
+    async def _send_apart(
+        self, renewed: Sequence[InFlight], sent: float
+    ) -> tuple[list[InFlight], heartbeat.Beat]:
+        """The database refuses to renew some row: each is renewed by itself. A refused one's lease
+        cannot be kept, so its handler is stopped in time; the others run on."""
+        end = sent + self.settings.beat_budget_seconds
+        answer, kept = await self._send([], sent, self.settings.beat_budget_seconds), []
+        for inflight in renewed:
+            try:
+                one = await self._send([inflight], sent, max(end - loop_time(), 0.0))
+            except psycopg.Error as error:
+                if not concerns_row(error):
+                    raise
+                self._refused.add(inflight.token)
+                job, why = inflight.claim.id, repr(error)
+                log.error("row_set_aside", step="renew", job=job, error=why)  # noqa: TRY400
+                continue
+            kept.append(inflight)
+            answer = replace(
+                answer,
+                renewed=answer.renewed | one.renewed,
+                busy=answer.busy | one.busy,
+                cancelled=answer.cancelled | one.cancelled,
+            )
+        return kept, answer
 
     async def _send_proof(self, end: float) -> None:
         """What the listener must hear, or it takes its connection for dead."""

@@ -199,6 +199,12 @@ def invalid_arguments(inflight: InFlight, error: TypeError) -> Ending:
     return _failed(inflight, TypeError(message), final=True, reason=Reason.INVALID_ARGUMENTS)
 
 
+def unreadable(inflight: InFlight) -> Ending:
+    """What is stored is JSON for the database and not for Python: no attempt can begin."""
+    message = f"The stored arguments or options cannot be read: {inflight.claim.fault}."
+    return _failed(inflight, ValueError(message), final=True, reason=Reason.INVALID_ARGUMENTS)
+
+
 def cannot_be_atomic(inflight: InFlight) -> Ending:
     """Enqueued as atomic, when the task was still a plain function."""
     message = (

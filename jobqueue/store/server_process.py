@@ -1,0 +1,56 @@
+"""The server process behind a connection: known, and ended where a lost answer must be final."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg import AsyncConnection
+from psycopg.rows import tuple_row
+
+Connection = AsyncConnection[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """The server process behind a connection, so that it can be found when that is cut."""
+
+    pid: int
+    started: Any
+    direct: bool  # False behind a pooler: another process may run what is sent next
+
+
+BACKEND = """
+SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()
+"""
+
+
+async def backend(connection: Connection) -> Backend | None:
+    """Return who serves this connection."""
+    cursor = connection.cursor(row_factory=tuple_row)
+    await cursor.execute(BACKEND)
+    row = await cursor.fetchone()
+    if row is None:
+        return None
+    pid, started = row
+    # A pooler greets with a number of its own.
+    return Backend(pid, started, direct=pid == connection.info.backend_pid)
+
+
+# Ends a server process, so that its last statement has happened or never will. Same role, so no
+# special right is needed.
+END_BACKEND = """
+SELECT pg_terminate_backend(pid, %(wait)s) FROM pg_stat_activity
+WHERE pid = %(pid)s AND backend_start = %(started)s AND pid <> pg_backend_pid()
+"""
+
+
+async def end_backend(connection: Connection, backend: Backend, seconds: float = 2.0) -> bool:
+    """End this server process, waiting this long; return whether it is certainly gone."""
+    cursor = connection.cursor(row_factory=tuple_row)
+    wait = int(seconds * 1000)
+    await cursor.execute(
+        END_BACKEND, {"pid": backend.pid, "started": backend.started, "wait": wait}
+    )
+    row = await cursor.fetchone()
+    return row is None or bool(row[0])
