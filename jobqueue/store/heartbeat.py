@@ -21,15 +21,13 @@ class Beat:
     cancelled: frozenset[UUID]  # of those still ours: an operator asked for a cancel
     died_at: Any  # somebody certified this process as dead
     registered: bool
-    leader: UUID | None
     leader_vacant: bool
     overdue: bool  # a scheduled job should have become ready by now
-    silent: bool  # a worker on this machine has missed its beat: see Neighbours.look
-    paused: tuple[str, ...]
+    silent: bool  # a worker on this machine has missed its beat: see DeadWorkerDetector
 
 
 # Never waits for a row lock, not even of the worker's own row: what an operator's session holds
-# must not delay the neighbours.
+# must not delay other workers.
 # The lease columns stand in no index, so a renewal is a heap-only update.
 BEAT = """
 WITH input AS (
@@ -65,10 +63,10 @@ SELECT
     ARRAY(SELECT lease_token FROM held WHERE cancelled) AS cancelled,
     (SELECT died_at FROM jobqueue_worker WHERE id = %(worker)s) AS died_at,
     EXISTS (SELECT FROM jobqueue_worker WHERE id = %(worker)s) AS registered,
-    (SELECT holder FROM jobqueue_leaderlease
+    NOT EXISTS (SELECT FROM jobqueue_leaderlease
         WHERE name = 'maintenance' AND expires_at > clock_timestamp()
           AND NOT EXISTS (SELECT FROM jobqueue_worker w
-              WHERE w.id = holder AND w.died_at IS NOT NULL)) AS leader,
+              WHERE w.id = holder AND w.died_at IS NOT NULL)) AS leader_vacant,
     EXISTS (
         SELECT FROM jobqueue_worker w
         JOIN jobqueue_worker me ON me.id = %(worker)s AND me.boot_id <> ''
@@ -81,8 +79,7 @@ SELECT
         SELECT FROM jobqueue_job
         WHERE state = 'SCHEDULED' AND run_at <= now() - interval '1 second'
           AND (hold_until IS NULL OR hold_until <= now())
-    ) AS overdue,
-    ARRAY(SELECT name FROM jobqueue_queue WHERE paused_at IS NOT NULL) AS paused
+    ) AS overdue
 """
 
 
@@ -126,16 +123,14 @@ async def beat(
     )
     row = await cursor.fetchone()
     assert row is not None  # noqa: S101  (a SELECT without FROM)
-    renewed, still_held, cancelled, died_at, registered, leader, silent, overdue, paused = row
+    renewed, still_held, cancelled, died_at, registered, leader_vacant, silent, overdue = row
     return Beat(
         renewed=frozenset(renewed),
         busy=frozenset(still_held) - frozenset(renewed),
         cancelled=frozenset(cancelled),
         died_at=died_at,
         registered=registered,
-        leader=leader,
-        leader_vacant=leader is None,
+        leader_vacant=leader_vacant,
         silent=silent,
         overdue=overdue,
-        paused=tuple(paused),
     )

@@ -87,7 +87,7 @@ class Components:
             str(worker),
             on_ready=lambda queue, priority: self.claimer.wake(queue, priority),
             on_scheduled=self._on_scheduled,
-            on_cancel=lambda: self.heartbeat.now(),
+            on_cancel=lambda: self.heartbeat.request_beat(),
             on_vacant=self._on_vacant,
             on_died=self._on_died,
         )
@@ -150,15 +150,15 @@ class Components:
 
     def _on_scheduled(self, at: float) -> None:
         if self.leader is not None:
-            self.leader.scheduled(at)
+            self.leader.on_scheduled(at)
 
     def _on_vacant(self) -> None:
         if self.leader is not None:
-            self.leader.vacant()
+            self.leader.on_vacant()
 
     def _on_died(self) -> None:
         if self.leader is not None:
-            self.leader.sweep_now()
+            self.leader.reclaim_now()
 
     def reconnect(self) -> None:
         """Have every connection opened afresh before its next use."""

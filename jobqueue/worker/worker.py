@@ -108,7 +108,7 @@ class Worker:
         self.shutdown = Shutdown(
             self.settings,
             on_begin=self._begin_shutdown,
-            on_phase=lambda: self.components.heartbeat.now(),
+            on_phase=lambda: self.components.heartbeat.request_beat(),
             on_end=self.watchdog.expect_end,
         )
         self.components = Components(
@@ -287,7 +287,7 @@ class Worker:
             text = f"The handler blocked the event loop for {seconds:.1f} s at:\n{stack}"
             note = Note(job=inflight.claim.id, kind="blocked_loop", note=text)
             self.components.heartbeat.notes.append(note)
-            self.components.heartbeat.now()
+            self.components.heartbeat.request_beat()
 
     def _limit_reached(self, why: str) -> None:
         self.services.expect("limits")

@@ -28,7 +28,7 @@ PARAMETERS = json.loads(sys.argv[1])
 SETTINGS = conf.Settings(**json.loads(sys.argv[2]))
 
 
-async def beat(session: Session, me, leader: Leader, neighbours: liveness.Neighbours) -> None:
+async def beat(session: Session, me, leader: Leader, detector: liveness.DeadWorkerDetector) -> None:
     while True:
         try:
             answer = await session.call(
@@ -39,14 +39,14 @@ async def beat(session: Session, me, leader: Leader, neighbours: liveness.Neighb
                 lease=SETTINGS.lease_seconds,
                 phase="RUNNING",
                 wake="",
-                silence=neighbours.silence_seconds,
+                silence=detector.silence_seconds,
             )
             if answer.leader_vacant:
-                leader.vacant()
+                leader.on_vacant()
             else:
-                leader.occupied()
+                leader.on_occupied()
             if answer.silent:
-                await neighbours.look()
+                await detector.detect()
         except Exception as error:
             if not is_transient(error):
                 raise
@@ -62,11 +62,11 @@ async def listen(leader: Leader) -> None:
                 message = json.loads(note.payload)
                 match message["kind"]:
                     case "leader":
-                        leader.vacant()
+                        leader.on_vacant()
                     case "died":
-                        leader.sweep_now()
+                        leader.reclaim_now()
                     case "scheduled":
-                        leader.scheduled(message["at"])
+                        leader.on_scheduled(message["at"])
         except psycopg.Error:
             await asyncio.sleep(0.2)
 
@@ -97,13 +97,13 @@ async def main() -> None:
         on_final=lambda ids: None,
     )
     # Schedules that a test moves, and leases that lapse, are seen soon.
-    for name in ("look", "schedules"):
+    for name in ("find work", "schedules"):
         leader._maintenance.steps[name].interval = 0.3
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    neighbours = liveness.Neighbours(session, me, SETTINGS)
+    detector = liveness.DeadWorkerDetector(session, me, SETTINGS)
     services = [
-        asyncio.create_task(beat(session, me, leader, neighbours)),
+        asyncio.create_task(beat(session, me, leader, detector)),
         asyncio.create_task(listen(leader)),
         asyncio.create_task(leader.run()),
     ]

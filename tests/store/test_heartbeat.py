@@ -6,7 +6,7 @@ import pytest
 
 from jobqueue.store import heartbeat
 from jobqueue.store.notify import prove
-from tests.rows import add_running, add_worker, ago, ahead, insert, job_row, one
+from tests.rows import add_running, add_worker, ago, ahead, job_row, one
 
 
 async def beat(connection, worker, held, **changes):
@@ -88,15 +88,13 @@ async def test_a_handler_that_does_not_end_is_marked_once(connection):
     assert (await job_row(connection, job))["not_ending_since"] == first
 
 
-async def test_the_answer_tells_of_death_leader_and_pauses(connection):
+async def test_the_answer_shows_a_certified_death_and_a_missing_leader(connection):
     me = await add_worker(connection)
     stranger = await beat(connection, uuid4(), [])
     assert (stranger.registered, stranger.leader_vacant) == (False, True)
-    await insert(connection, "jobqueue_queue", "name", {"name": "mail", "paused_at": ago(1)})
     await connection.execute("UPDATE jobqueue_worker SET died_at = now()")
     answer = await beat(connection, me, [])
     assert answer.died_at is not None
-    assert answer.paused == ("mail",)
 
 
 async def test_a_proof_reaches_the_channel_it_is_sent_to(connection, connect):

@@ -247,10 +247,10 @@ async def test_the_look_says_when_the_next_tick_is_due(connection, leader):
     woken = []
     one_leader = leader()
     one_leader.wake = lambda name, moment: woken.append((name, moment))
-    await one_leader.look(20)
+    await one_leader.plan_next(20)
     assert woken == []
     await add(connection, next_run_at=ahead(30))
-    await one_leader.look(20)
+    await one_leader.plan_next(20)
     [(name, moment)] = woken
     assert name == "tick"
     assert 20 < moment - asyncio.get_running_loop().time() <= 30.5
@@ -260,4 +260,4 @@ async def test_without_a_database_the_step_fails_as_weather(leader):
     one_leader = leader()
     one_leader.session.parameters["port"] = "1"
     with pytest.raises((CallTimeout, psycopg.OperationalError)):
-        await one_leader.look(20)
+        await one_leader.plan_next(20)

@@ -263,7 +263,7 @@ async def test_hints_in_a_storm_make_few_beats(bench, connection):
     task = asyncio.create_task(b.heartbeat.run())
     start, end = now(), now() + 0.5
     while now() < end:
-        b.heartbeat.now()
+        b.heartbeat.request_beat()
         await asyncio.sleep(0)
     took = now() - start
     task.cancel()
@@ -300,15 +300,15 @@ async def test_a_handler_is_told_while_its_lease_still_holds():
     b = TrustBench()
     early = b.lease_guard.stop_seconds - 1
     inflight = hold(b.registry, trusted_from=now() - early)
-    assert b.lease_guard.look() is not None
+    assert b.lease_guard.check() is not None
     assert b.executor.stopped == []
     inflight.trusted_from = now() - b.lease_guard.stop_seconds
-    due = b.lease_guard.look()
+    due = b.lease_guard.check()
     assert b.executor.stopped == [(1, "lease")]
     assert due is not None
     assert due - inflight.trusted_from <= SHORT.lease_seconds - SHORT.lease_margin_seconds + 0.01
     assert b.left == []
-    b.lease_guard.look()
+    b.lease_guard.check()
     assert len(b.executor.stopped) == 1
 
 
@@ -316,10 +316,10 @@ async def test_a_handler_is_told_while_its_lease_still_holds():
 async def test_a_handler_that_outlives_the_trust_ends_the_process():
     b = TrustBench()
     inflight = hold(b.registry, trusted_from=now() - b.lease_guard.end_seconds)
-    assert b.lease_guard.look() is not None  # a freeze: it gets its time to clean up first
+    assert b.lease_guard.check() is not None  # a freeze: it gets its time to clean up first
     assert b.left == []
     inflight.stop_requested_at -= SHORT.cancel_seconds
-    assert b.lease_guard.look() is None
+    assert b.lease_guard.check() is None
     assert b.left == ["job 1 outlives the trust in its lease"]
 
 
@@ -332,7 +332,7 @@ async def test_repeated_cancels_do_not_prolong_the_trust():
         now() - 5,
         now(),
     )
-    assert b.lease_guard.look() is None
+    assert b.lease_guard.check() is None
     assert b.left
 
 
@@ -341,7 +341,7 @@ async def test_a_handler_that_has_ended_needs_no_trust():
     b = TrustBench()
     inflight = hold(b.registry, trusted_from=now() - 100)
     b.registry.end(inflight)
-    assert b.lease_guard.look() is not None
+    assert b.lease_guard.check() is not None
     assert (b.executor.stopped, b.left) == ([], [])
 
 

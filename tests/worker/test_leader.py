@@ -79,7 +79,7 @@ async def test_a_leader_that_leaves_is_followed_at_once_and_never_leads_again(st
     first = start()
     await until(lambda: first.is_leading)
     second = start()
-    second.occupied()
+    second.on_occupied()
     listener = await psycopg.AsyncConnection.connect(autocommit=True, **first._session.parameters)
     async with listener:
         await listener.execute("LISTEN jobqueue")
@@ -88,10 +88,10 @@ async def test_a_leader_that_leaves_is_followed_at_once_and_never_leads_again(st
         assert await one(connection, HOLDER) is None
         note = await anext(listener.notifies(timeout=5))
         assert note.payload == '{"kind": "leader"}'
-    second.vacant()
+    second.on_vacant()
     await until(lambda: second.is_leading)
     assert second.term == 2
-    first.vacant()
+    first.on_vacant()
     assert not first.is_leading
 
 
@@ -177,9 +177,9 @@ async def test_a_follower_sends_nothing_while_beats_show_a_leader(start, monkeyp
     await until(lambda: follower._session.born and follower._session.connection is None)
     calls = []
     monkeypatch.setattr(follower._session, "call", calls.append)
-    monkeypatch.setattr("jobqueue.worker.leadership.election.LOOK_SECONDS", 0.02)
+    monkeypatch.setattr("jobqueue.worker.leadership.election.ELECTION_SECONDS", 0.02)
     for _ in range(20):
-        follower.occupied()
+        follower.on_occupied()
         await asyncio.sleep(0.01)
     assert calls == []
 
@@ -194,7 +194,7 @@ async def test_a_winner_that_cannot_work_hands_the_role_back(start, connection, 
         raise CallTimeout("no connection to be had")
 
     monkeypatch.setattr(leader._work, "open", no_connection)
-    await until(lambda: leader._unable == 1)
+    await until(lambda: leader._failed_wins == 1)
     assert tries
     assert not leader.is_leading
     assert await one(connection, HOLDER) is None
@@ -209,7 +209,7 @@ async def test_a_scheduled_job_is_promoted_when_it_falls_due(start, connection):
     await until(lambda: leader.is_leading)
     await until(lambda: is_in(connection, job, "READY"))
     sooner = await add_job(connection, state="SCHEDULED", run_at=ahead(0.2))
-    leader.scheduled(await one(connection, "SELECT EXTRACT(EPOCH FROM now())::float8 + 0.2"))
+    leader.on_scheduled(await one(connection, "SELECT EXTRACT(EPOCH FROM now())::float8 + 0.2"))
     await until(lambda: is_in(connection, sooner, "READY"), seconds=3)
 
 
@@ -227,7 +227,7 @@ async def test_a_leader_whose_own_clock_is_off_promotes_by_the_databases_clock(
     leader = start()
     await until(lambda: leader.is_leading)
     job = await add_job(connection, state="SCHEDULED", run_at=ahead(0.3))
-    leader.scheduled(await one(connection, "SELECT EXTRACT(EPOCH FROM now())::float8 + 0.3"))
+    leader.on_scheduled(await one(connection, "SELECT EXTRACT(EPOCH FROM now())::float8 + 0.3"))
     await until(lambda: is_in(connection, job, "READY"), seconds=3)
     early = "SELECT min(run_at) > clock_timestamp() FROM jobqueue_job WHERE state = 'READY'"
     assert not await one(connection, early)
@@ -239,7 +239,7 @@ async def test_a_certified_death_is_swept_at_once(start, connection):
     await until(lambda: leader.is_leading)
     dead = await add_worker(connection, died_at=ago(0))
     job, _ = await add_running(connection, worker=dead, lease=ahead(600))
-    leader.sweep_now()
+    leader.reclaim_now()
     await until(lambda: is_in(connection, job, "READY"), seconds=3)
 
 
@@ -297,7 +297,7 @@ async def test_one_row_that_the_database_refuses_to_change_stops_no_other(start,
 @pytest.mark.spec("S181")
 async def test_a_row_that_was_refused_for_a_moment_is_tried_again(start, connection, monkeypatch):
     monkeypatch.setattr("jobqueue.worker.leadership.row_batches.ASIDE_SECONDS", 0.3)
-    monkeypatch.setattr("jobqueue.worker.leadership.job_steps.LOOK_SECONDS", 0.2)
+    monkeypatch.setattr("jobqueue.worker.leadership.job_steps.FIND_WORK_SECONDS", 0.2)
     job, _ = await add_running(connection)
     await connection.execute(
         f"ALTER TABLE jobqueue_job ADD CONSTRAINT bad CHECK (id <> {job} OR state = 'RUNNING') "
@@ -359,7 +359,7 @@ async def test_a_notification_that_fails_stops_no_step(start, connection, monkey
     await until(lambda: leader.is_leading)
     for _ in range(7):  # more than a step may fail in a row
         job = await add_job(connection, state="SCHEDULED", run_at=ago(1))
-        leader.scheduled(0)
+        leader.on_scheduled(0)
         await until(lambda job=job: is_in(connection, job, "READY"))
     assert leader.is_leading
 
@@ -439,7 +439,7 @@ async def test_a_retention_of_zero_is_at_once_and_again_and_none_is_for_ever(sta
     )
     for _ in range(2):
         gone = await add_job(connection, state="SUCCEEDED", finished_at=ago(0))
-        leader._maintenance.wake("look", 0.0)
+        leader._maintenance.wake("find work", 0.0)
         left = f"SELECT count(*) FROM jobqueue_job WHERE id = {gone}"
         await until(lambda left=left: is_zero(connection, left))
     assert await is_in(connection, kept, "DEAD")
@@ -467,7 +467,7 @@ async def test_a_leader_with_a_cut_connection_works_on(start, connection):
         "WHERE datname = current_database() AND application_name LIKE 'jobqueue %'"
     )
     job, _ = await add_running(connection)
-    leader.sweep_now()
+    leader.reclaim_now()
     await until(lambda: is_in(connection, job, "READY"))
     assert leader.term == 1
 
@@ -486,7 +486,7 @@ async def test_an_outage_is_told_once_however_often_a_leader_tries(start, monkey
         tries.append(verb)
         raise psycopg.OperationalError("the server is away")
 
-    monkeypatch.setattr("jobqueue.worker.leadership.election.LOOK_SECONDS", 0.1)
+    monkeypatch.setattr("jobqueue.worker.leadership.election.ELECTION_SECONDS", 0.1)
     with captured() as entries:
         leader = start(replace(SHORT, heartbeat_seconds=0.1))
         await until(lambda: leader.is_leading)
@@ -509,5 +509,5 @@ async def test_a_follower_that_hears_of_a_leader_again_says_that_the_outage_is_o
     with captured() as entries:
         follower = start(port="1")
         await until(lambda: entries)
-        follower.occupied()
+        follower.on_occupied()
     assert [entry["event"] for entry in entries] == ["database_unreachable", "database_recovered"]

@@ -15,10 +15,10 @@ from tests.worker.parts import working
 
 
 @pytest.mark.spec("S195")
-def test_that_nobody_leads_is_said_once_after_a_while_and_so_is_the_end_of_it(monkeypatch):
+def test_that_nobody_leads_is_logged_once_after_a_while_and_so_is_the_next_leader(monkeypatch):
     now = 100.0
     monkeypatch.setattr(leaderless.time, "monotonic", lambda: now)
-    seen = LeaderWatch(lease_seconds=15)
+    watch = LeaderWatch(lease_seconds=15)
     with captured() as entries:
         for moment, vacant in [
             (100, True),
@@ -32,7 +32,7 @@ def test_that_nobody_leads_is_said_once_after_a_while_and_so_is_the_end_of_it(mo
             (302, False),
         ]:
             now = float(moment)
-            seen.seen(vacant=vacant)
+            watch.observe(vacant=vacant)
     assert [(entry["event"], entry.get("seconds")) for entry in entries] == [
         ("leader_missing", 61),
         ("leader_returned", None),

@@ -68,7 +68,7 @@ async def test_a_failing_step_is_tried_again_and_stops_no_other():
 async def test_an_error_that_comes_five_times_in_a_row_is_let_out(monkeypatch):
     broken = Recorder(*[ValueError("a bug")] * 9)
     step = Step("broken", broken, interval=60)
-    monkeypatch.setattr(step.trouble, "next_delay", lambda: 0.0)
+    monkeypatch.setattr(step.error_backoff, "next_delay", lambda: 0.0)
     async with running(step) as (_, task):
         await asyncio.wait({task}, timeout=10)
         assert isinstance(task.exception(), ValueError)
@@ -79,7 +79,7 @@ async def test_an_error_that_comes_five_times_in_a_row_is_let_out(monkeypatch):
 async def test_a_batch_that_times_out_three_times_becomes_smaller(monkeypatch):
     slow = Recorder(*[psycopg.errors.QueryCanceled("timeout")] * 3)
     step = Step("slow", slow, limit=100, interval=60)
-    monkeypatch.setattr(step.weather, "next_delay", lambda: 0.0)
+    monkeypatch.setattr(step.transient_backoff, "next_delay", lambda: 0.0)
     async with running(step):
         await until(lambda: len(slow.limits) == 4)
     assert slow.limits == [100, 100, 100, 25]

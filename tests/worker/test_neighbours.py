@@ -37,8 +37,8 @@ def settings():
     return Settings()
 
 
-def neighbours(parameters, me, settings):
-    return liveness.Neighbours(Session(parameters, "test"), me, settings)
+def detector_of(parameters, me, settings):
+    return liveness.DeadWorkerDetector(Session(parameters, "test"), me, settings)
 
 
 async def died(connection, worker):
@@ -53,13 +53,13 @@ async def test_a_silent_dead_neighbour_is_certified_once_and_announced(
     await leadership.elect(connection, lost, 15)
     listener = await connect()
     await listener.execute("LISTEN jobqueue")
-    look = neighbours(parameters, me, settings)
-    assert await look.look() == 1
+    detector = detector_of(parameters, me, settings)
+    assert await detector.detect() == 1
     assert await died(connection, lost) is not None
     notes = [json.loads(n.payload) async for n in listener.notifies(timeout=5, stop_after=2)]
     assert notes == [{"kind": "died", "worker": str(lost)}, {"kind": "leader"}]
-    assert await look.look() == 0
-    await look.session.close()
+    assert await detector.detect() == 0
+    await detector.session.close()
 
 
 async def test_a_dead_neighbour_that_was_heard_of_lately_is_not_looked_at(
@@ -67,10 +67,10 @@ async def test_a_dead_neighbour_that_was_heard_of_lately_is_not_looked_at(
 ):
     me = await add_worker(connection, **mine)
     lost = await add_worker(connection, **dead, last_seen_at=ago(5))
-    look = neighbours(parameters, me, settings)
-    assert await look.look() == 0
+    detector = detector_of(parameters, me, settings)
+    assert await detector.detect() == 0
     assert await died(connection, lost) is None
-    await look.session.close()
+    await detector.session.close()
 
 
 async def test_a_silent_but_living_neighbour_is_never_certified(
@@ -78,10 +78,10 @@ async def test_a_silent_but_living_neighbour_is_never_certified(
 ):
     me = await add_worker(connection, **mine)
     frozen = await add_worker(connection, **mine, last_seen_at=ago(3600))
-    look = neighbours(parameters, me, settings)
-    assert await look.look() == 0
+    detector = detector_of(parameters, me, settings)
+    assert await detector.detect() == 0
     assert await died(connection, frozen) is None
-    await look.session.close()
+    await detector.session.close()
 
 
 async def test_a_worker_of_another_machine_is_never_certified(
@@ -89,10 +89,10 @@ async def test_a_worker_of_another_machine_is_never_certified(
 ):
     me = await add_worker(connection, **mine)
     other = await add_worker(connection, **{**dead, "boot_id": "other"}, last_seen_at=ago(3600))
-    look = neighbours(parameters, me, settings)
-    assert await look.look() == 0
+    detector = detector_of(parameters, me, settings)
+    assert await detector.detect() == 0
     assert await died(connection, other) is None
-    await look.session.close()
+    await detector.session.close()
 
 
 async def test_a_beat_between_the_look_and_the_certificate_wins(connection, mine, dead):
@@ -122,7 +122,7 @@ async def test_the_beat_calls_the_role_of_a_certified_dead_leader_vacant(connect
     async def beat():
         return await heartbeat.beat(connection, me, [], lease=30, phase="RUNNING", wake="")
 
-    assert (await beat()).leader == leader
+    assert not (await beat()).leader_vacant
     await connection.execute(
         "UPDATE jobqueue_worker SET died_at = clock_timestamp() WHERE id = %s", [leader]
     )

@@ -67,7 +67,7 @@ def leading(running):
     sql(RESIGN)
     notify("leader")
     running.wait(lambda: is_leading(running))
-    look = leader._maintenance.steps["look"]
+    look = leader._maintenance.steps["find work"]
     running.wait(lambda: look.ran > -inf and leader.job_steps._epoch is not None)
     running.on_loop(setattr, look, "interval", inf)
     running.on_loop(setattr, look, "due", inf)

@@ -1,4 +1,4 @@
-"""The leader's cron: due schedules become jobs, one transaction for each schedule."""
+"""The leader's cron: due schedules become jobs, in one transaction per schedule."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from jobqueue.worker.leadership.job_steps import BATCH_SECONDS, CALL_SECONDS
 from jobqueue.worker.leadership.maintenance import Step
 
 STRIKES = 3
-MUTED_SECONDS = 60.0  # between two tries at a schedule whose task this code does not know
+MUTED_SECONDS = 60.0  # between two tries at a schedule whose task this code does not have
 ERROR_LIMIT = 1000
 log = get_logger()
 
 
 class CronSteps:
-    """The steps of cron, and what they remember between their batches."""
+    """The steps of cron, and what they remember between batches."""
 
     def __init__(
         self,
@@ -48,14 +48,14 @@ class CronSteps:
         self._muted: dict[int, float] = {}  # schedule -> when to try again
 
     def steps(self) -> list[Step]:
-        """Like the sweeps: a cheap look, and the act when there is something to do."""
+        """As with jobs: a cheap check, and a step that acts when there is work."""
         return [
-            Step("schedules", self.look, interval=6.0),
+            Step("schedules", self.plan_next, interval=6.0),
             Step("tick", self.fire, limit=20),
         ]
 
-    async def look(self, limit: int) -> bool:
-        """Sleep until the next tick is due."""
+    async def plan_next(self, limit: int) -> bool:
+        """Have the next tick fired when it is due."""
         now = loop_time()
         self._muted = {id: until for id, until in self._muted.items() if until > now}
         answer = await self.session.call(schedules.next_run, CALL_SECONDS, self._muted)
@@ -66,9 +66,9 @@ class CronSteps:
         return False
 
     async def fire(self, limit: int) -> bool:
-        """Enqueue what is due. One that fails stops no other."""
+        """Enqueue what is due. A schedule that fails stops no other."""
         ids = await self.session.call(schedules.due, CALL_SECONDS, limit, self._muted)
-        weather: Exception | None = None
+        transient: Exception | None = None
         queues: set[str] = set()
         for id in ids:
             try:
@@ -76,14 +76,14 @@ class CronSteps:
             except Exception as error:
                 if not is_transient(error):
                     raise
-                weather = weather or error
+                transient = transient or error
         if queues and self.settings.notify:
             await send_hint(self.session, CALL_SECONDS, notifications.ready(queues))
-        if weather is not None:
-            raise weather
+        if transient is not None:
+            raise transient
         if len(ids) == limit:
             return True
-        return await self.look(limit)
+        return await self.plan_next(limit)
 
     async def _fire_one(self, id: int) -> set[str]:
         """Return the queues that have new jobs."""
@@ -114,7 +114,7 @@ class CronSteps:
         queues, row = set(), drafted(schedule, self.settings)
         for at in ticks:
             tick = await schedules.tick(connection, s.id, at, self.actor)
-            if tick is not None:  # else another leader was there before
+            if tick is not None:  # else another leader has fired it
                 job = await schedules.insert_job(connection, row)
                 await schedules.link(connection, tick, job)
                 queues.add(row["queue"])
@@ -130,11 +130,11 @@ class CronSteps:
         return queues
 
     async def _failed(self, schedule: schedules.Due, error: Exception) -> None:
-        """A strike; but a task that this code does not know may come with the next deploy."""
+        """Count a strike, but a task that this code does not have may come with the next deploy."""
         text = clean(f"{type(error).__name__}: {error}", ERROR_LIMIT)
         if isinstance(error, UnknownTask) and schedule.next_run_at is not None:
-            error_policy = timedelta(seconds=self.settings.unknown_task_seconds)
-            if schedule.now - schedule.next_run_at < error_policy:
+            patience = timedelta(seconds=self.settings.unknown_task_seconds)
+            if schedule.now - schedule.next_run_at < patience:
                 log.warning("schedule_task_unknown", schedule=schedule.name, error=text)
                 now = loop_time()
                 self._muted[schedule.id] = now + MUTED_SECONDS

@@ -1,4 +1,4 @@
-"""The election service, and a term of leadership as a scope."""
+"""Elections, and the term of a leader."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from jobqueue.worker.leadership.job_steps import JobSteps
 from jobqueue.worker.leadership.maintenance import Maintenance, StuckError
 from jobqueue.worker.outages import ErrorPolicy, OutageLog
 
-LOOK_SECONDS = 5.0
+ELECTION_SECONDS = 5.0
 ELECT_SECONDS = 2.0
 RESIGN_SECONDS = 1.0
-# After a wake from a leader that left, so that not every worker asks in the same moment.
+# After a leader has resigned, so that not every worker asks in the same moment.
 HINT_JITTER_SECONDS = 0.1
 log = get_logger()
 
 
 class EndOfTermError(Exception):
-    """Why a term ended while nothing was wrong with the code."""
+    """Why a term ended without an error in the code."""
 
 
 class Leader:
-    """Takes the role when it is free, does the maintenance, and gives the role back.
+    """Takes the role when it is free, does the maintenance, and resigns.
 
-    A follower keeps no connection and sends nothing but elections. `is_leading` compares with
-    the clock, so it is false from the moment the trust ends, whatever runs or waits then.
+    A follower keeps no connection and sends nothing but elections. `is_leading` compares with the
+    clock, so it is false once the lease is no longer safe, whatever runs or waits then.
     """
 
     def __init__(
@@ -64,13 +64,16 @@ class Leader:
         )
         cron_steps = CronSteps(self._work, worker=worker, settings=settings, wake=work.wake)
         work.add(*self.job_steps.steps(), *cron_steps.steps())
-        self._look, self._stopping, self._over = (asyncio.Event() for _ in range(3))
-        self._over.set()  # until run() begins
+        self._election_due, self._stopping, self._ended = (asyncio.Event() for _ in range(3))
+        self._ended.set()  # until run() begins
         self._term: int | None = None
-        self._trust_end, self._informed = 0.0, -LOOK_SECONDS
-        self._candidacy, self._office = (ErrorPolicy(p, self.outage_log) for p in ("elect", "lead"))
-        self._broken, self._unable = False, 0  # unable: wins in a row without a working service
-        self._look.set()  # a first look without being asked
+        self._trust_end, self._informed_at = 0.0, -ELECTION_SECONDS
+        self._election_policy, self._term_policy = (
+            ErrorPolicy(p, self.outage_log) for p in ("elect", "lead")
+        )
+        self._broken = False
+        self._failed_wins = 0  # in a row: elected, but without a working connection
+        self._election_due.set()  # the first election needs no hint
 
     @property
     def is_leading(self) -> bool:
@@ -82,28 +85,28 @@ class Leader:
     def term(self) -> int | None:
         return self._term if self.is_leading else None
 
-    def vacant(self) -> None:
-        """A beat, or the leader that left, says that nobody leads."""
-        self._heard()
+    def on_vacant(self) -> None:
+        """A beat, or the leader that resigned, says that there is no leader."""
+        self._note_leadership()
         if not self._stopping.is_set() and self._term is None:
-            self._look.set()
+            self._election_due.set()
 
-    def occupied(self) -> None:
-        """A beat saw a leader: this worker need not ask for itself."""
-        self._heard()
+    def on_occupied(self) -> None:
+        """A beat saw a leader: this worker need not ask."""
+        self._note_leadership()
 
-    def _heard(self) -> None:
-        self._informed = loop_time()
-        if self._term is None:  # nothing of ours could find the database back
+    def _note_leadership(self) -> None:
+        self._informed_at = loop_time()
+        if self._term is None:  # no call of this leader could notice that the database is back
             for purpose in ("elect", "lead", "renew", "maintenance"):
                 self.outage_log.end(purpose)
 
-    def scheduled(self, at: float) -> None:
+    def on_scheduled(self, at: float) -> None:
         """A job falls due then (epoch seconds of the database's clock)."""
         if self.is_leading:
-            self.job_steps.scheduled(at)
+            self.job_steps.on_scheduled(at)
 
-    def sweep_now(self) -> None:
+    def reclaim_now(self) -> None:
         """A death was certified."""
         if self.is_leading:
             self._maintenance.wake("reclaim", loop_time())
@@ -114,35 +117,35 @@ class Leader:
         self._work.renew()
 
     async def resign(self) -> None:
-        """Never lead again; returns when the role is given back, or could not be in time."""
+        """Never lead again; return when the role is given back, or after the time for it."""
         self._stopping.set()
-        self._look.set()
+        self._election_due.set()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ELECT_SECONDS + RESIGN_SECONDS):
-                await self._over.wait()
+                await self._ended.wait()
 
     async def run(self) -> None:
-        """Elections and terms, until resigned. Lets out what went wrong five times in a row."""
-        self._over.clear()
+        """Elections and terms, until resigned. Raises an error that came five times in a row."""
+        self._ended.clear()
         try:
             while await self._wait_for_vacancy():
-                await self._candidate()
+                await self._elect()
         finally:
             self._term = None
-            self._over.set()
+            self._ended.set()
             await self._session.close()
             await self._work.close()
 
     async def _wait_for_vacancy(self) -> bool:
-        """Wait for a hint; look without one only where no beat tells. False: this is the end."""
-        while not self._look.is_set():
-            seconds = LOOK_SECONDS * random.uniform(0.9, 1.1)  # noqa: S311
+        """Wait for a hint; without beats, for a while. False: the worker is stopping."""
+        while not self._election_due.is_set():
+            seconds = ELECTION_SECONDS * random.uniform(0.9, 1.1)  # noqa: S311
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
-                    await self._look.wait()
-            if loop_time() - self._informed > 2 * self.settings.heartbeat_seconds:
+                    await self._election_due.wait()
+            if loop_time() - self._informed_at > 2 * self.settings.heartbeat_seconds:
                 break
-        self._look.clear()
+        self._election_due.clear()
         await self._pause(random.uniform(0, HINT_JITTER_SECONDS))  # noqa: S311
         return not self._stopping.is_set()
 
@@ -151,16 +154,16 @@ class Leader:
             async with asyncio.timeout(seconds):
                 await self._stopping.wait()
 
-    async def _candidate(self) -> None:
+    async def _elect(self) -> None:
         start, lease = loop_time(), self.settings.leader_lease_seconds
         elect = self._session.call(leadership.elect, ELECT_SECONDS, self.worker, lease)
         try:
             term = await elect
         except Exception as error:
-            await self._try_again(self._candidacy.failed(error))
+            await self._retry_in(self._election_policy.failed(error))
             return
-        self._candidacy.succeeded()
-        self._heard()
+        self._election_policy.succeeded()
+        self._note_leadership()
         if term is None:
             await self._session.close()  # a follower keeps no connection
             return
@@ -169,24 +172,24 @@ class Leader:
         except Exception as error:
             if self._broken:
                 raise
-            await self._try_again(self._office.failed(error))
+            await self._retry_in(self._term_policy.failed(error))
         else:
-            self._office.succeeded()
+            self._term_policy.succeeded()
 
-    async def _try_again(self, seconds: float) -> None:
+    async def _retry_in(self, seconds: float) -> None:
         await self._pause(seconds)
-        self._look.set()
+        self._election_due.set()
 
     async def _lead(self, term: int, trust_end: float) -> None:
-        """Lead while the lease is trusted; then stop everything, and give the role back."""
-        if self._stopping.is_set():  # the win was in flight when the stop came
+        """Lead while the lease is safe; then stop everything and give the role back."""
+        if self._stopping.is_set():  # the election was in flight when the stop came
             await self._hand_back(term)
             return
         if not await self._open(trust_end):
             await self._hand_back(term)
-            self._unable += 1
-            self.log.warning("leader_not_working", term=term, in_a_row=self._unable)
-            await self._rest(self.settings.leader_lease_seconds)
+            self._failed_wins += 1
+            self.log.warning("leader_not_working", term=term, in_a_row=self._failed_wins)
+            await self._stand_back(self.settings.leader_lease_seconds)
             return
         self._term, self._trust_end = term, trust_end
         self.log.info("leader_elected", term=term)
@@ -207,23 +210,23 @@ class Leader:
                 if not is_transient(error):
                     self.log.exception("leader_work_failed")
             wait = backoff.next_delay()
-            if self._unable or loop_time() + wait >= trust_end - RESIGN_SECONDS:
+            if self._failed_wins or loop_time() + wait >= trust_end - RESIGN_SECONDS:
                 return False
             await self._pause(wait)
         return False
 
     async def _serve(self, term: int) -> None:
         why, rest, bug = "trust ended", LEADER_TRUST_MARGIN_SECONDS, None
-        unable, self._unable = self._unable, 0
+        failed_wins, self._failed_wins = self._failed_wins, 0
         try:
             async with asyncio.timeout_at(self._trust_end) as scope, asyncio.TaskGroup() as group:
-                group.create_task(self._keep(term, scope))
+                group.create_task(self._renew(term, scope))
                 group.create_task(self._until_stop())
                 group.create_task(self._maintain())
         except* EndOfTermError as ended:
             why = str(ended.exceptions[0])
         except* StuckError as stuck:
-            self._unable = unable + 1
+            self._failed_wins = failed_wins + 1
             why, rest = f"stuck: {stuck.exceptions[0]}", self.settings.leader_lease_seconds
         except* TimeoutError:
             self._term = None
@@ -231,13 +234,13 @@ class Leader:
             bug = failed.exceptions[0]
             why = repr(bug)
         self._term = None
-        await self._leave(term, why, rest)
+        await self._end_term(term, why, rest)
         if bug is not None:
             raise bug
 
     async def _until_stop(self) -> None:
         await self._stopping.wait()
-        self._term = None  # the flag falls before the first await of every way out
+        self._term = None  # every exit clears the flag before its first await
         raise EndOfTermError("stopping")
 
     async def _maintain(self) -> None:
@@ -249,10 +252,10 @@ class Leader:
             raise
         except Exception:
             self._term = None
-            self._broken = True  # the step has tried often enough
+            self._broken = True  # the step has been tried often enough
             raise
 
-    async def _keep(self, term: int, scope: asyncio.Timeout) -> None:
+    async def _renew(self, term: int, scope: asyncio.Timeout) -> None:
         """Renew; each renewal pushes the end of the scope to its own start + lease - margin."""
         lease, every = self.settings.leader_lease_seconds, self.settings.leader_renew_seconds
         backoff, wait = Backoff(every / 12, every / 2), every
@@ -269,7 +272,7 @@ class Leader:
                 self.outage_log.begin("renew", error)
                 wait = backoff.next_delay()
                 continue
-            if scope.expired():  # in this very moment: the term is being ended
+            if scope.expired():  # in this very moment: the term is ending
                 return
             if not kept:
                 self._term = None
@@ -280,21 +283,21 @@ class Leader:
             backoff.reset()
             wait = max(start + every - loop_time(), 0.0)
 
-    async def _leave(self, term: int, why: str, rest: float) -> None:
-        """Give back what is still ours; somebody else's term is fenced off."""
+    async def _end_term(self, term: int, why: str, rest: float) -> None:
+        """Give the role back if it is still ours; the term fences off a newer leader's."""
         given_back = await self._hand_back(term)
         if why == "stopping":
             self.log.info("leader_resigned", term=term, given_back=given_back)
             return
         self.log.warning("leader_lost", term=term, reason=why, given_back=given_back)
-        await self._rest(rest)
+        await self._stand_back(rest)
 
-    async def _rest(self, seconds: float) -> None:
-        """Others first: whoever has just failed at it should not win again at once."""
+    async def _stand_back(self, seconds: float) -> None:
+        """Let others win: this worker has just failed at leading."""
         await self._pause(seconds * random.uniform(1, 2))  # noqa: S311
 
     async def _hand_back(self, term: int) -> bool:
-        """Resign, and tell the others once that has committed. Bounded; never raises."""
+        """Resign, and notify the others once that has committed. Bounded; never raises."""
         call = self._session.call
         try:
             given_back = await call(leadership.resign, RESIGN_SECONDS, self.worker, term)

@@ -1,4 +1,4 @@
-"""The leader's steps on jobs: look, promote, reclaim, expire, prune; and tidying."""
+"""The leader's steps on jobs: find work, promote, reclaim, expire, prune; and old history."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from jobqueue.worker.hints import send_hint
 from jobqueue.worker.leadership.maintenance import Step
 from jobqueue.worker.leadership.row_batches import RowsAside, pick_and_act, promote
 
-BATCH_SECONDS = 1.75  # kept by the server
-CALL_SECONDS = 2.5  # kept here, by dropping the socket
-LOOK_SECONDS = 5.0
-LOCKED_SECONDS = 0.5  # until the next try at a due row that somebody holds
+BATCH_SECONDS = 1.75  # enforced by the server
+CALL_SECONDS = 2.5  # enforced here, by dropping the socket
+FIND_WORK_SECONDS = 5.0
+LOCKED_SECONDS = 0.5  # until the next try at a due row that is locked
 WORKERS_KEPT_SECONDS = TICKS_KEPT_SECONDS = 7 * DAY
 log = get_logger()
 
 
 class JobSteps:
-    """The steps, and what they remember between their batches."""
+    """The steps, and what they remember between batches."""
 
     def __init__(
         self,
@@ -55,9 +55,9 @@ class JobSteps:
         self._epoch: float | None = None  # the database's clock minus the loop's
 
     def steps(self) -> list[Step]:
-        """The table. `look` costs one statement and asks for the others when they have work."""
+        """The table. `find_work` costs one statement and wakes the steps that have work."""
         return [
-            Step("look", self.look, interval=LOOK_SECONDS),
+            Step("find work", self.find_work, interval=FIND_WORK_SECONDS),
             Step("promote", self.promote, limit=500),
             Step("reclaim", self.reclaim, limit=100),
             Step("expire", self.expire, limit=100),
@@ -73,14 +73,14 @@ class JobSteps:
         for aside in self._aside.values():
             aside.forget()
 
-    def scheduled(self, at: float) -> None:
+    def on_scheduled(self, at: float) -> None:
         """A job was enqueued that falls due at this moment of the database's clock."""
         now = loop_time()
-        # Before the first look nothing is known of that clock; the look is under way then.
+        # Until the first `find_work` has its answer, nothing is known of that clock.
         self.wake("promote", now if self._epoch is None else max(at - self._epoch, now))
 
-    async def look(self, limit: int) -> bool:
-        """See what there is to do."""
+    async def find_work(self, limit: int) -> bool:
+        """See which steps have work."""
         unknown = self.settings.unknown_task_seconds
         answer = await self.session.call(due_work.find, CALL_SECONDS, unknown, self.retention)
         now = loop_time()
@@ -105,7 +105,7 @@ class JobSteps:
         return False
 
     async def reclaim(self, limit: int) -> bool:
-        """Claims of the dead and the silent end as LOST."""
+        """Claims of dead and silent workers end as LOST."""
         picked, swept = await pick_and_act(
             self._batch,
             self._aside["reclaim"],
@@ -119,10 +119,10 @@ class JobSteps:
         if swept:
             workers = sorted({str(job.worker) for job in swept})
             log.warning("jobs_reclaimed", count=len(swept), workers=workers)
-        self._report(swept)
+        self._log_and_signal(swept)
         for job in swept:
             if job.state == State.SCHEDULED:
-                self.scheduled(job.run_at)
+                self.on_scheduled(job.run_at)
         await self._notify_ready({job.queue for job in swept if job.state == State.READY})
         return picked == limit and bool(swept)
 
@@ -137,7 +137,7 @@ class JobSteps:
             ),
             lambda connection, ids: sweeps.expire(connection, ids, unknown, self.actor),
         )
-        self._report(swept)
+        self._log_and_signal(swept)
         return picked >= limit and bool(swept)
 
     async def prune(self, limit: int) -> bool:
@@ -168,11 +168,11 @@ class JobSteps:
         return picked, gone
 
     async def write_minute(self, limit: int) -> bool:
-        """The figures of the minute that is over, for the charts."""
+        """The figures of the last full minute, for the charts."""
         return bool(await self._batch(minute_stats.write))
 
     async def forget_workers(self, limit: int) -> bool:
-        """Rows of processes that said their last word a week ago."""
+        """Rows of workers that were last seen a week ago."""
         gone = await self._batch(
             history_pruning.forget_workers, self.worker, WORKERS_KEPT_SECONDS, limit
         )
@@ -190,9 +190,9 @@ class JobSteps:
         self._last_event = last or 0
         return last is not None
 
-    def _report(self, swept: Sequence[Swept]) -> None:
+    def _log_and_signal(self, swept: Sequence[Swept]) -> None:
         for job in swept:
-            _say(job)
+            _log_final(job)
         if final := [job.id for job in swept if State(job.state) in FINAL]:
             self.on_final(final)
 
@@ -220,7 +220,7 @@ class JobSteps:
             return backoff.delay(row.failures + 1, base=base, ceiling=ceiling)
 
 
-def _say(job: Swept) -> None:
+def _log_final(job: Swept) -> None:
     facts: dict[str, Any] = {
         "job": job.id,
         "task": job.task,

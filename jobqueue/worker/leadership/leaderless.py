@@ -1,4 +1,4 @@
-"""Whether somebody leads the fleet, as the beats see it; said by every worker, once."""
+"""Whether any worker leads, as the heartbeats see it; every worker logs it once."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ import time
 
 from jobqueue.logs import get_logger
 
-# Longer than any change of leaders takes, whatever the settings.
-PATIENCE_LEASES = 4
+# Longer than any change of leaders takes, with any settings.
+MISSING_LEASES = 4
 log = get_logger()
 
 
 class LeaderWatch:
-    """Nobody leads where all workers run with --no-leader, or none of them can do the work: then
-    no lost job is reclaimed and no schedule fires."""
+    """There is no leader when all workers run with --no-leader, or none of them can do the work.
+    Then no lost job is reclaimed and no schedule fires."""
 
     def __init__(self, lease_seconds: float) -> None:
-        self.error_policy = PATIENCE_LEASES * lease_seconds
+        self.missing_seconds = MISSING_LEASES * lease_seconds
         self._since: float | None = None
-        self._told = False
+        self._is_logged = False
 
-    def seen(self, *, vacant: bool) -> None:
-        """What a beat has found."""
+    def observe(self, *, vacant: bool) -> None:
+        """Take what a beat has found."""
         now = time.monotonic()
         if not vacant:
-            if self._told:
+            if self._is_logged:
                 log.info("leader_returned")
-            self._since, self._told = None, False
+            self._since, self._is_logged = None, False
         elif self._since is None:
             self._since = now
-        elif now - self._since > self.error_policy and not self._told:
-            self._told = True
+        elif now - self._since > self.missing_seconds and not self._is_logged:
+            self._is_logged = True
             log.warning("leader_missing", seconds=round(now - self._since))

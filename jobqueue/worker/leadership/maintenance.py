@@ -1,4 +1,4 @@
-"""The leader's work as a table of steps: one bounded batch of one step at a time."""
+"""The leader's work as a table of steps: one bounded batch at a time."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from jobqueue.store.error_classes import is_transient
 from jobqueue.worker.outages import OutageLog
 
 UNEXPECTED_IN_A_ROW = 5
-# A step that was asked for again and again still leaves room for the others.
+# A step that is requested again and again still leaves room for the others.
 PAUSE_SECONDS = 0.02
 TIMEOUTS_UNTIL_SMALLER, TIMEOUT_WINDOW_SECONDS = 3, 600.0
 log = get_logger()
 
 
 class StuckError(Exception):
-    """No step has succeeded for so long that somebody else should lead."""
+    """No step has succeeded for a while: another worker should lead."""
 
 
 @dataclass(slots=True)
 class Step:
     """One row of the table. `run` does one batch of at most `limit` rows and says whether there is
-    more. Without an interval (seconds) it runs only when another step or a hint asks for it."""
+    more. Without an interval (seconds) it runs only when another step or a notification asks."""
 
     name: str
     run: Callable[[int], Awaitable[bool]]
@@ -40,17 +40,17 @@ class Step:
     due: float = inf  # monotonic, as all moments here
     ran: float = -inf
     unexpected: int = 0
-    weather: Backoff = field(default_factory=Backoff)
-    trouble: Backoff = field(default_factory=lambda: Backoff(1.0, 60.0))
+    transient_backoff: Backoff = field(default_factory=Backoff)
+    error_backoff: Backoff = field(default_factory=lambda: Backoff(1.0, 60.0))
     timeouts: deque[float] = field(default_factory=deque)
 
     def wake(self, moment: float) -> None:
-        """Run at this moment, or earlier if that was due anyway."""
+        """Run at this moment, or earlier if it is due earlier."""
         self.due = min(self.due, max(moment, self.ran + PAUSE_SECONDS))
 
 
 class Maintenance:
-    """Runs the steps in the order in which they fall due. Kept over the terms of one process."""
+    """Runs the steps in the order in which they fall due. One object serves all terms."""
 
     def __init__(self, *steps: Step, stuck_seconds: float, outage_log: OutageLog) -> None:
         """`stuck_seconds`: without any success for this long, StuckError is raised."""
@@ -76,7 +76,7 @@ class Maintenance:
         for step in self.steps.values():
             step.due = loop.time() if step.interval < inf else inf
         while True:
-            # Whatever has waited longest comes first, so a step with a backlog starves no other.
+            # The step that has waited longest comes first, so a backlog starves no other step.
             step = min(self.steps.values(), key=lambda step: step.due)
             if step.due > loop.time():
                 await self._sleep_until(step.due)
@@ -90,10 +90,10 @@ class Maintenance:
                 await self._woken.wait()
 
     async def once(self, step: Step) -> None:
-        """Run one batch; what goes wrong stays with its step."""
+        """Run one batch; an error affects only its step."""
         loop = asyncio.get_running_loop()
         step.ran = loop.time()
-        # Before the batch: what it, or a hint meanwhile, asks for must not be overwritten.
+        # Before the batch: a request that comes during it must not be overwritten.
         step.due = step.ran + step.interval
         try:
             more = await step.run(step.limit)
@@ -102,8 +102,8 @@ class Maintenance:
             return
         self._failing_since = None
         self.outage_log.end("maintenance")
-        step.weather.reset()
-        step.trouble.reset()
+        step.transient_backoff.reset()
+        step.error_backoff.reset()
         step.unexpected = 0
         if more:
             step.due = loop.time()
@@ -115,12 +115,12 @@ class Maintenance:
             log.error("maintenance_failed", step=step.name, exc_info=error)
             if step.unexpected >= UNEXPECTED_IN_A_ROW:
                 raise error
-            step.due = now + step.trouble.next_delay()
+            step.due = now + step.error_backoff.next_delay()
             return
-        failures = step.weather.failures + 1
+        failures = step.transient_backoff.failures + 1
         if not _is_from_this_statement(error):
             self.outage_log.begin("maintenance", error)
-        elif failures & (failures - 1) == 0:  # a long trouble makes few lines
+        elif failures & (failures - 1) == 0:  # a long trouble logs few lines
             log.warning("maintenance_failed", step=step.name, error=repr(error), failures=failures)
         if isinstance(error, QueryCanceled):
             self._shrink(step, now)
@@ -128,10 +128,10 @@ class Maintenance:
             self._failing_since = now
         if now - self._failing_since > self.stuck_seconds:
             raise StuckError(f"{step.name}: {error!r}") from error
-        step.due = now + step.weather.next_delay()
+        step.due = now + step.transient_backoff.next_delay()
 
     def _shrink(self, step: Step, now: float) -> None:
-        """A batch that keeps running into the timeout must get smaller to make progress."""
+        """A batch that keeps timing out must become smaller to make progress."""
         step.timeouts.append(now)
         while now - step.timeouts[0] > TIMEOUT_WINDOW_SECONDS:
             step.timeouts.popleft()
@@ -142,6 +142,6 @@ class Maintenance:
 
 
 def _is_from_this_statement(error: Exception) -> bool:
-    """Whether the server answered: a timeout, a lock, a deadlock. Else it is away for all steps."""
+    """Whether the server answered: a timeout, a lock, a deadlock. Otherwise all steps fail."""
     state = getattr(error, "sqlstate", None) or ""
     return state == QueryCanceled.sqlstate or state[:2] in {"40", "55"}

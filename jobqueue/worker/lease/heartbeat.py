@@ -1,4 +1,4 @@
-"""The beat: renews every lease, hears of cancels and losses, and says that this worker lives."""
+"""The heartbeat: renews every lease, learns of cancels and lost leases, shows this worker alive."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from jobqueue.worker.leadership.leaderless import LeaderWatch
 from jobqueue.worker.leadership.row_batches import concerns_row
 from jobqueue.worker.notifications.listener import Listener
 from jobqueue.worker.outages import ErrorPolicy
-from jobqueue.worker.process.liveness import Neighbours
+from jobqueue.worker.process.liveness import DeadWorkerDetector
 
-# However many cancels are asked for, there are at most so many beats: one in as many seconds.
+# The least time between two beats, however many cancels are requested.
 LEAST_SECONDS = 0.03
-# A row that a stranger has locked past its lease is renewed as soon as the lock goes, or the leader
-# might take it first.
+# A row that another session has locked past its lease is renewed as soon as the lock goes, or the
+# leader might reclaim it first.
 BUSY_SECONDS = 0.1
 NOTES_KEPT = 100
 log = get_logger()
@@ -63,18 +63,18 @@ class Heartbeat:
         self.listener, self.leader, self.bulk_orders = listener, leader, bulk_orders
         self.phase, self.on_beat = phase, on_beat
         self.on_overdue, self.on_certified_dead = on_overdue, on_certified_dead
-        self.neighbours = Neighbours(session, identity.id, settings)
-        self.notes: deque[events.Note] = deque(maxlen=NOTES_KEPT)  # written behind a good beat
+        self.dead_workers = DeadWorkerDetector(session, identity.id, settings)
+        self.notes: deque[events.Note] = deque(maxlen=NOTES_KEPT)  # written after a good beat
         self.leader_watch = LeaderWatch(settings.leader_lease_seconds)
         self.good_at = time.monotonic()
-        self.overdue = True  # scheduled jobs wait that no leader has promoted
+        self.overdue = True  # scheduled jobs are due that no leader has promoted
         self._silent = False
         self._refused: set[UUID] = set()  # tokens whose rows cannot be renewed
         self._busy_since: dict[UUID, float] = {}  # when their leases were last good
         self._hint = asyncio.Event()
 
-    def now(self) -> None:
-        """Beat at once: somebody has asked for a cancel, or there is something to show."""
+    def request_beat(self) -> None:
+        """Beat at once: a cancel is requested, or there is something to show."""
         self._hint.set()
 
     async def run(self) -> None:
@@ -85,9 +85,9 @@ class Heartbeat:
             self._hint.clear()
             wait = every / 4
             try:
-                self.on_beat()  # not only after a good one: the loop shows itself alive
+                self.on_beat()  # not only after a good one: it shows the loop alive
                 await self.beat()
-                await self._afterwards(start + every)
+                await self._after_beat(start + every)
             except Exception as error:
                 self.error_policy.failed(error)
             else:
@@ -135,7 +135,7 @@ class Heartbeat:
             lease=self.settings.lease_seconds,
             phase=self.phase(),
             wake=self.listener.state if self.listener else "polling: NOTIFY is off",
-            silence=self.neighbours.silence_seconds,
+            silence=self.dead_workers.silence_seconds,
         )
         return beat
 
@@ -175,8 +175,8 @@ class Heartbeat:
         except Exception as error:
             log.warning("notification_failed", kinds=["proof"], error=repr(error))
 
-    async def _afterwards(self, next_beat: float) -> None:
-        """What is not a beat's business but uses its connection; it must not delay the next one."""
+    async def _after_beat(self, next_beat: float) -> None:
+        """Use the beat's connection for other work; it must not delay the next beat."""
         while self.notes:
             notes = list(self.notes)
             actor = f"worker {self.identity.id}"
@@ -186,41 +186,41 @@ class Heartbeat:
                 self.notes.remove(note)
         await self.bulk_orders.look(self.session, self.settings.beat_budget_seconds)
         if self._silent:
-            await self.neighbours.look(next_beat - loop_time())
+            await self.dead_workers.detect(next_beat - loop_time())
 
     def _must_hurry(self, now: float) -> bool:
-        """Whether the lease of a locked row is nearly over, or lapsed already."""
+        """Whether the lease of a locked row is nearly over, or has lapsed."""
         near = self.settings.lease_seconds - 2 * self.settings.heartbeat_seconds
         return any(now - since > near for since in self._busy_since.values())
 
     def _not_ending(self, inflight: InFlight, now: float) -> float | None:
         waited = now - inflight.stop_requested_at
-        error_policy = self.settings.cancel_seconds
-        ignoring = inflight.stop_reason is not None and not inflight.ended and waited > error_policy
+        asked = inflight.stop_reason is not None and not inflight.ended
+        ignoring = asked and waited > self.settings.cancel_seconds
         return waited if ignoring else None
 
-    def _apply(self, told: list[InFlight], answer: heartbeat.Beat, sent: float) -> None:
+    def _apply(self, held: list[InFlight], answer: heartbeat.Beat, sent: float) -> None:
         self._busy_since = {
             inflight.token: self._busy_since.get(inflight.token, inflight.trusted_from)
-            for inflight in told
+            for inflight in held
             if inflight.token in answer.busy
         }
-        for inflight in told:
-            # A row that somebody else has locked is still ours, and nobody can take it meanwhile.
+        for inflight in held:
+            # A row that another session has locked is still ours: nobody can claim it.
             if inflight.token in answer.renewed or inflight.token in answer.busy:
                 inflight.mark_renewed(sent)
             elif inflight.fate is None:
                 self._lost(inflight)
         for token in answer.cancelled:
-            held_one = self.registry.get(token)
-            if held_one is not None:
-                self.executor.stop(held_one, Stop.CANCEL)
+            cancelled = self.registry.get(token)
+            if cancelled is not None:
+                self.executor.stop(cancelled, Stop.CANCEL)
         self.overdue = answer.overdue
         if answer.overdue:
             self.on_overdue()
-        self.leader_watch.seen(vacant=answer.leader_vacant)
+        self.leader_watch.observe(vacant=answer.leader_vacant)
         if self.leader is not None:
-            self.leader.vacant() if answer.leader_vacant else self.leader.occupied()
+            self.leader.on_vacant() if answer.leader_vacant else self.leader.on_occupied()
 
     def _lost(self, inflight: InFlight) -> None:
         """No row bears the token any more. An outcome that is just being written looks the same,

@@ -1,4 +1,4 @@
-"""Stops handlers while their leases still hold. Time alone decides."""
+"""Stops handlers while their leases still hold; only the clock decides."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ log = get_logger()
 
 
 class LeaseGuard:
-    """A handler whose lease was not renewed is told to stop early enough to clean up; if it runs
-    on until the trust ends, the process leaves, since the job may be another's from then on."""
+    """A handler whose lease was not renewed is stopped early enough to clean up. If it still runs
+    when the lease is no longer safe, the process exits, since another worker may claim the job."""
 
     def __init__(
         self,
@@ -26,21 +26,21 @@ class LeaseGuard:
         exit_now: Callable[[str], None],
     ) -> None:
         self.registry, self.executor, self.exit_now = registry, executor, exit_now
-        # Counted from the sending of the last good claim or renewal.
+        # Counted from when the last good claim or renewal was sent.
         self.end_seconds = settings.lease_seconds - settings.lease_margin_seconds
         self.cancel_seconds = settings.cancel_seconds
         self.stop_seconds = self.end_seconds - settings.cancel_seconds
-        # A claim's answer may have taken a while, so a new one can fall due before those known.
-        self.look_seconds = settings.lease_margin_seconds
+        # A claim's answer may take a while, so a new claim can fall due before the known ones.
+        self.check_seconds = settings.lease_margin_seconds
 
     async def run(self) -> None:
         """The service: sleeps until the next lease falls short."""
-        while (due := self.look()) is not None:
+        while (due := self.check()) is not None:
             now = loop_time()
-            await asyncio.sleep(max(min(due - now, self.look_seconds), 0.005))
+            await asyncio.sleep(max(min(due - now, self.check_seconds), 0.005))
 
-    def look(self) -> float | None:
-        """Stop what must be stopped. Returns when to look again; None once all is over."""
+    def check(self) -> float | None:
+        """Stop what must be stopped. Returns when to check again; None when the process exits."""
         now = loop_time()
         due = now + self.stop_seconds
         for inflight in self.registry:
@@ -49,8 +49,8 @@ class LeaseGuard:
             stop = inflight.trusted_from + self.stop_seconds
             end = inflight.trusted_from + self.end_seconds
             if stop <= now:
-                self._give_up(inflight)
-                # After a freeze the end has passed already: the handler gets its time first.
+                self._request_stop(inflight)
+                # After a freeze the end has already passed: the handler gets its time first.
                 end = max(end, inflight.stop_requested_at + self.cancel_seconds)
             if end <= now:
                 self.exit_now(f"job {inflight.claim.id} outlives the trust in its lease")
@@ -58,7 +58,7 @@ class LeaseGuard:
             due = min(due, end if stop <= now else stop)
         return due
 
-    def _give_up(self, inflight: InFlight) -> None:
+    def _request_stop(self, inflight: InFlight) -> None:
         if inflight.stop_reason is None:
             log.warning("lease_not_renewed", job=inflight.claim.id, task=inflight.claim.task)
             self.executor.stop(inflight, Stop.LEASE)

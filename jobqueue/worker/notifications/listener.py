@@ -24,17 +24,17 @@ SILENT = "polling: notifications do not arrive (is there a pooler in between?)"
 log = get_logger()
 
 
-# A listening session is idle by its nature. (PostgreSQL 13 does not know the setting.)
-STAY = """
+# A listening session is always idle. (PostgreSQL 13 does not have the setting.)
+NO_IDLE_TIMEOUT = """
 SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'idle_session_timeout'
 """
 
 
 class Listener:
-    """Hears what other processes tell. While it cannot, the worker polls and says so.
+    """Receives notifications. While it cannot, the worker polls and says so.
 
-    Each beat sends a proof to a channel of this worker alone. Only when the first has come back
-    the connection is believed; when two in a row do not, it only looks alive and is replaced.
+    Each beat sends a proof to a channel of this worker. The connection counts only once the first
+    proof has come back. When two in a row do not, it only looks alive and is replaced.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Listener:
         self._listening = False
         self._proof, self._sent_at = "", 0.0
         self._missing = 0
-        self._dropped = ""  # why we ourselves have cut the connection
+        self._dropped = ""  # why this listener has cut the connection
         self._silence = Backoff(1.0, 30.0)
 
     @property
@@ -59,20 +59,22 @@ class Listener:
         return self.state == NOTIFIED
 
     async def _listen(self, connection: AsyncConnection[Any]) -> None:
-        await connection.execute(STAY)
-        # What arrives while this still speaks; later `_read` takes it.
-        connection.add_notify_handler(lambda note: self._hear_one(note.channel, note.payload))
+        await connection.execute(NO_IDLE_TIMEOUT)
+        # For what arrives during these statements; later `_read` takes it.
+        connection.add_notify_handler(
+            lambda note: self._on_notification(note.channel, note.payload)
+        )
         for channel in (CHANNEL, self.channel):
             await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
 
     def next_proof(self) -> str:
-        """Return what the coming beat sends to `channel`; empty while nobody would hear it."""
+        """Return what the next beat sends to `channel`; empty while not listening."""
         if not self._listening:
             return ""
         now = loop_time()
         if self._proof:
             if now - self._sent_at < PROOF_SECONDS:
-                return ""  # beats can follow each other closely: that one may be on its way
+                return ""  # beats can follow each other closely: the proof may be on its way
             self._missing += 1
             if self._missing >= MISSING_PROOFS:
                 if not self._silence.failures:
@@ -83,7 +85,7 @@ class Listener:
         return self._proof
 
     def reconnect(self) -> None:
-        """Have a fresh connection, and what was missed meanwhile looked for."""
+        """Open a fresh connection, and check for what was missed meanwhile."""
         self._drop("polling: reconnecting")
 
     def _drop(self, why: str) -> None:
@@ -92,18 +94,18 @@ class Listener:
             drop(self.session.connection)
 
     async def run(self) -> None:
-        """The service: connect, hear, connect again; ends by cancellation only."""
+        """The service: connect, listen, connect again. It ends only by cancellation."""
         try:
             while True:
                 try:
-                    await self._hear()
+                    await self._listen_until_lost()
                 except Exception as error:
-                    await asyncio.sleep(await self._lost(error))
+                    await asyncio.sleep(await self._on_lost(error))
         finally:
             await self.session.close()
 
-    async def _lost(self, error: Exception) -> float:
-        """The connection is gone. Returns the seconds to wait before the next."""
+    async def _on_lost(self, error: Exception) -> float:
+        """The connection is lost. Return the seconds to wait before the next."""
         await self.session.close()
         was_proven, why = self.is_proven, self._dropped
         self.state = why or f"polling: {str(error).strip() or type(error).__name__}"
@@ -114,10 +116,10 @@ class Listener:
             return self._silence.next_delay() if why == SILENT else 0.0
         return self.error_policy.failed(error)
 
-    async def _hear(self) -> None:
+    async def _listen_until_lost(self) -> None:
         connection = await self.session.open(CONNECT_SECONDS)
         self._listening, self._proof, self._missing = True, "", 0
-        self.state = "polling: nothing heard yet"
+        self.state = "polling: no notification yet"
         self.error_policy.succeeded()
         # LISTEN has committed: this sees whatever was enqueued before, and its beat sends the first
         # proof.
@@ -129,24 +131,26 @@ class Listener:
         times a second, which would be most of what an idle worker does."""
         loop, readable, descriptor = asyncio.get_running_loop(), asyncio.Event(), driver.socket
         loop.add_reader(descriptor, readable.set)
-        readable.set()  # something may have been read along with an answer
+        readable.set()  # something may have come with an answer
         try:
             while True:
                 await readable.wait()
-                readable.clear()  # before it is read: what comes meanwhile sets it anew
+                readable.clear()  # before reading: what comes meanwhile sets it again
                 driver.consume_input()
                 while note := driver.notifies():
-                    self._hear_one(note.relname.decode(), note.extra.decode(errors="replace"))
+                    self._on_notification(
+                        note.relname.decode(), note.extra.decode(errors="replace")
+                    )
         finally:
             loop.remove_reader(descriptor)
 
-    def _hear_one(self, channel: str, payload: str) -> None:
+    def _on_notification(self, channel: str, payload: str) -> None:
         if channel == CHANNEL:
             self.dispatcher.dispatch(payload)
         elif payload == self._proof:
-            self._proven()
+            self._on_proof()
 
-    def _proven(self) -> None:
+    def _on_proof(self) -> None:
         self._proof, self._missing, self.state = "", 0, NOTIFIED
         if self._silence.failures:
             self._silence.reset()

@@ -128,7 +128,7 @@ def _text(path: Path) -> str:
     return ""
 
 
-class Neighbours:
+class DeadWorkerDetector:
     """Looks at this machine's workers that have fallen silent, and certifies their deaths.
 
     Called by the owner of the session whenever a beat shows silent neighbours.
@@ -142,7 +142,7 @@ class Neighbours:
         """How long a worker must have been silent: a beat, and all the time that one may take."""
         return self.settings.heartbeat_seconds + self.settings.beat_budget_seconds
 
-    async def look(self, seconds: float = 3 * CALL_SECONDS) -> int:
+    async def detect(self, seconds: float = 3 * CALL_SECONDS) -> int:
         """Certify what can be certified, tell the others, and return how many."""
         found = []
         silence = self.silence_seconds
