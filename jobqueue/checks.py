@@ -1,4 +1,4 @@
-"""System checks: the same faults that stop a worker, told before it starts."""
+"""System checks: the same faults that stop a worker, reported before it starts."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def _refuse_unknown_queues(names: Iterable[str]) -> None:
 
 
 def _check_tasks() -> None:
-    """The faults of TASKS, as the system checks tell them. Raises ImproperlyConfigured."""
+    """The faults of TASKS, in the words of the system checks. Raises ImproperlyConfigured."""
     try:
         backends = _own_backends()
     except InvalidTaskBackend as error:

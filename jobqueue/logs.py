@@ -292,7 +292,7 @@ def apart(call: Callable[..., object], *args: Any) -> None:
 
 
 def flush(seconds: float) -> bool:
-    """Before a hard exit: deliver what waits, for so long at most."""
+    """Before a hard exit: deliver what waits, for this long at most."""
     return _delivery is None or _delivery.flush(seconds)
 
 

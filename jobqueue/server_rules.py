@@ -18,7 +18,7 @@ class ServerFault(NamedTuple):
 
 def fault_of(version: int, encoding: str | None, oldest: int) -> ServerFault | None:
     """Return what keeps this server from holding the queue. `version` is libpq's number, 150004
-    for 15.4; `oldest` the first major version that will do; no encoding: it was not told."""
+    for 15.4; `oldest` the first major version that will do; no encoding: it is not known."""
     if version < oldest * 10_000:
         major, minor = divmod(version, 10_000)
         return too_old(f"PostgreSQL {oldest} or later is required (found {major}.{minor}).")

@@ -28,7 +28,7 @@ RECYCLE_PAUSE_SECONDS = 0.1
 KILL_MARGIN_SECONDS = 3.0  # after the children's own deadline
 CERTIFY_SECONDS = 2.0
 LOG_SECONDS = 2.0  # for the last events, where the project's handlers are slow
-# A child whose beats fail for so long, while the database answers the supervisor, is replaced.
+# A child whose beats fail for this long, while the database answers the supervisor, is replaced.
 STALE_SECONDS, LOOK_SECONDS = 60.0, 15.0
 STOPS = (signal.SIGTERM, signal.SIGINT)
 FORWARDED = (*STOPS, signal.SIGHUP, signal.SIGUSR2)
@@ -37,7 +37,7 @@ log = get_logger()
 
 
 def run(command: Sequence[str], processes: int, settings: Settings, *, restart: bool = True) -> int:
-    """Run this command line in so many processes until told to stop; return the worst exit code.
+    """Run this command line in `processes` workers until a stop; return the worst exit code.
 
     The command is that of one worker; it learns from its environment that it has a supervisor
     (see `jobqueue.worker.process.supervisor_link`). Without `restart` every child runs once, as in

@@ -16,7 +16,7 @@ from jobqueue.tasks import STATUS, UNSET, JobTask
 
 
 class Past(NamedTuple):
-    """An attempt that has ended, as a result tells of it."""
+    """An attempt that has ended, as a result shows it."""
 
     worker: str
     error_class: str

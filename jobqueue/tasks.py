@@ -206,8 +206,8 @@ def is_coroutine(func: Callable[..., Any]) -> bool:
 
 @cache
 def signature_text(func: Callable[..., Any], takes_context: bool = False) -> str:
-    """Return the parameters' names and kinds, without the context: what is stored to tell an old
-    row from a bad call, and to know a secret among the positional arguments by its name."""
+    """Return the parameters' names and kinds, without the context. It is stored to distinguish an
+    old row from a bad call, and to know a secret among the positional arguments by its name."""
     parameters = [
         parameter.replace(annotation=inspect.Parameter.empty)
         for parameter in signature_of(func).parameters.values()

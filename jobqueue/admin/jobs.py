@@ -154,6 +154,6 @@ class JobAdmin(DeskAdmin):
         perform.act(request, verb, choice.ids, data, moment)
         if is_fragment(request) and len(choice.ids) == 1:
             story = self._story(request, choice.ids[0])
-            told = {**story.context(), "act_messages": list(messages.get_messages(request))}
-            return self.render(request, "job_live.html", told)
+            shown = {**story.context(), "act_messages": list(messages.get_messages(request))}
+            return self.render(request, "job_live.html", shown)
         return redirect(home)

@@ -1,4 +1,4 @@
-"""What is told of a job's earlier attempts."""
+"""What is shown of a job's earlier attempts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one worker process is told to do, and what it says of itself."""
+"""What one worker process is asked to do, and how it describes itself."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class IdleVerdict:
 
 
 class IdleWatch:
-    """Waits until the queues have been empty, in the table and here, for two seconds on end.
+    """Waits until the queues have been empty, in the table and here, for two seconds in a row.
 
     `held` says how many claims this process still has. A look without an answer is no answer:
     only a count that came back empty counts as empty.

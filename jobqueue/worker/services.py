@@ -45,7 +45,7 @@ class Services:
             log.error("service_stop_failed", service=name, exc_info=error)
 
     async def end(self, name: str, seconds: float) -> None:
-        """Wait for a service that has been told to end; cancel it when the time is over."""
+        """Wait for a service that has been asked to end; cancel it when the time is over."""
         task = self._tasks.pop(name, None)
         if task is not None:
             self._expected.add(name)
@@ -60,7 +60,7 @@ class Services:
 
 
 async def unwind(tasks: set[asyncio.Task[None]], seconds: float) -> None:
-    """Cancel tasks and await them, for so long; say which of them did not end."""
+    """Cancel tasks and await them, for this long; say which of them did not end."""
     left = {task for task in tasks if not task.done()}
     for task in left:
         task.cancel()
@@ -71,15 +71,15 @@ async def unwind(tasks: set[asyncio.Task[None]], seconds: float) -> None:
 
 
 async def within(seconds: float, what: str, work: Coroutine[Any, Any, Any]) -> bool:
-    """Do a step of the shutdown for at most so long; whether it was done. A step that fails or
-    comes too late is told, and the next one begins."""
+    """Do a step of the shutdown for at most this long; whether it was done. A step that fails or
+    comes too late is logged, and the next one begins."""
     task = asyncio.create_task(work, name=what)
     await asyncio.wait({task}, timeout=max(seconds, 0))
     if not task.done():
         log.warning("shutdown_step_skipped", step=what)
         await unwind({task}, UNWIND_SECONDS)
         if task.done() and not task.cancelled():
-            task.exception()  # seen: the loser of the race is told above
+            task.exception()  # seen: the loser of the race is logged above
         return False
     error = None if task.cancelled() else task.exception()
     if error is not None and is_transient(error):

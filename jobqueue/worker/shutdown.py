@@ -98,7 +98,7 @@ class Shutdown:
         await _first(self.left(self.settings.drain_seconds), drained, self.hurried.wait())
 
     async def cancel(self, registry: InFlightJobs, executor: Executor) -> None:
-        """What still runs is told to unwind, and may clean up."""
+        """What still runs is asked to unwind, and may clean up."""
         if not len(registry):
             return
         self.enter(Phase.CANCELLING)

@@ -34,7 +34,7 @@ async def first_contact(
     """Check the tables and register, waiting while the database is away; whether it was reached
     before the shutdown. Raises CannotStartError for what no waiting mends: a refused login, missing
     tables (`migrate` is the command that makes them), missing rights."""
-    backoff, told = Backoff(0.2, 5.0), False
+    backoff, logged = Backoff(0.2, 5.0), False
     while not shutdown.requested.is_set():
         try:
             obstacle = await session.call(
@@ -47,9 +47,9 @@ async def first_contact(
         except (psycopg.Error, OSError) as error:
             if isinstance(error, psycopg.Error) and (is_refused(error) or not is_transient(error)):
                 raise CannotStartError(_sentence(error)) from None
-            if not told:
+            if not logged:
                 log.warning("database_unreachable", purpose="start", error=str(error).strip())
-                told = True
+                logged = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(backoff.next_delay()):
                 await shutdown.requested.wait()
@@ -76,25 +76,25 @@ def _sentence(error: psycopg.Error) -> str:
 async def prepare(
     handler_threads: HandlerThreads, call: Callable[[], object], shutdown: Shutdown
 ) -> None:
-    """What the project declares in code reaches the tables; a failure is told, not fatal. A stop
+    """What the project declares in code reaches the tables; a failure is logged, not fatal. A stop
     does not wait for it."""
     handler_thread = handler_threads.borrow()
-    work = asyncio.wrap_future(handler_thread.submit(_in_lane, call))
+    work = asyncio.wrap_future(handler_thread.submit(_in_thread, call))
     stop = asyncio.create_task(shutdown.requested.wait(), name="stop-while-preparing")
     await asyncio.wait({work, stop}, return_when="FIRST_COMPLETED")
     stop.cancel()
     await asyncio.wait({stop})
-    if not work.done():  # the lane's thread ends with the process
+    if not work.done():  # its thread ends with the process
         work.cancel()
         return
     if error := work.exception():
         weather = is_transient(error.__cause__ or error)  # Django wraps the driver's
-        told = {"error": str(error).strip()} if weather else {"exc_info": error}
-        log.error("schedules_sync_failed", **told)
+        details = {"error": str(error).strip()} if weather else {"exc_info": error}
+        log.error("schedules_sync_failed", **details)
     handler_threads.give_back(handler_thread)
 
 
-def _in_lane(call: Callable[[], object]) -> None:
+def _in_thread(call: Callable[[], object]) -> None:
     try:
         call()
     finally:

@@ -63,7 +63,7 @@ class Worker:
         self._resigning: asyncio.Task[None] | None = None
 
     def run(self) -> int:
-        """Serve until told to stop; the exit code is the contract's."""
+        """Serve until a stop is requested; the exit code is the contract's."""
         with (
             self.watchdog.running(signals=self.options.signals),
             logs.delivering(self._log_seconds) as self.delivery,

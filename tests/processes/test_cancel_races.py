@@ -97,7 +97,7 @@ def operators(site, jobs):
 
 
 async def stop_and_start(site, operating):
-    """One worker after the other leaves in good order, in a hurry, or is killed."""
+    """One worker after the other leaves cleanly, in a hurry, or is killed."""
     codes = []
     while operating.poll() is None:
         worker = random.choice([worker for worker in site.workers if worker.lives])

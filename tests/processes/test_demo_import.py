@@ -76,7 +76,7 @@ def test_an_import_and_its_receipt_are_done_once(children: Children) -> None:
     (letter,) = children.letters()
     assert "Subject: contacts.csv: imported" in letter
     assert f"Message-ID: <import-{row.pk}.receipt@contacts.example>" in letter
-    # Both are functions in a lane's thread: what is logged of them is complete all the same.
+    # Both are functions in handler threads: what is logged about them is complete nevertheless.
     (worker,) = Worker.objects.all()
     events = [json.loads(line) for line in children.log("runworker") if line.startswith("{")]
     ended = [event for event in events if event["event"] == "job_succeeded"]

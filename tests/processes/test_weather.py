@@ -38,7 +38,7 @@ async def _some_succeeded(site):
 
 
 async def clean_end(site):
-    """All is well, and the workers leave in good order."""
+    """All is well, and the workers leave cleanly."""
     await site.check()
     for worker in site.workers:
         assert await worker.stop() == 0, worker.log.read_text()[-4000:]
@@ -223,7 +223,7 @@ async def test_a_worker_uses_four_connections_and_two_more_while_it_leads(site, 
     worker = await site.worker(*options)
     await site.enqueue("idle", 50)
     await site.check()
-    # The lane in which the start was prepared is closed when it has been idle for a while.
+    # The thread in which the start was prepared is closed when it has been idle for a while.
     await until(lambda: [p for p in worker.proxy.purposes() if p] == purposes)
     assert worker.proxy.purposes().count("") <= 1
     await clean_end(site)

@@ -102,9 +102,9 @@ class Running:
         return self.code
 
     def own_threads(self) -> list[threading.Thread]:
-        """The threads of lanes, which end by themselves once they are closed."""
+        """The handler threads, which end by themselves once they are closed."""
         new = set(threading.enumerate()) - self.threads_before
-        return [thread for thread in new if thread.name.startswith(("lane-", "signals"))]
+        return [thread for thread in new if thread.name.startswith(("handler-", "signals"))]
 
     def on_loop(self, call: Callable[..., Any], *args: Any) -> Any:
         """Call something in the worker's loop, and return what it returns."""

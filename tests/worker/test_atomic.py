@@ -177,7 +177,9 @@ class CutAtCommit:
         commit = wrapper._commit
 
         def cut(this):
-            if this.connection is not None and threading.current_thread().name.startswith("lane-"):
+            if this.connection is not None and threading.current_thread().name.startswith(
+                "handler-"
+            ):
                 self.cuts += 1
                 if self.cuts == 1:
                     if not before:
@@ -369,7 +371,7 @@ def test_no_connection_to_begin_with_is_nobodys_failure(work, body, monkeypatch)
     ensure = wrapper.ensure_connection
 
     def refuse(this):
-        if threading.current_thread().name.startswith("lane-") and len(refused) < 2:
+        if threading.current_thread().name.startswith("handler-") and len(refused) < 2:
             refused.append(this)
             with this.wrap_database_errors:
                 raise psycopg.OperationalError("sorry, too many clients already")

@@ -135,7 +135,7 @@ def test_an_import_that_blocks_holds_up_neither_the_loop_nor_other_jobs(work, mo
     job = enqueue(f"{name}.work")
     assert shared.events["importing"].wait(20)
     assert running.final(jobs.aadd.enqueue(1, 2)).result == 3
-    assert shared.notes[0].startswith("lane-")
+    assert shared.notes[0].startswith("handler-")
     shared.events["go"].set()
     assert running.final(job).result == 1
 
@@ -398,7 +398,7 @@ def test_neither_results_nor_errors_are_rendered_on_the_loop(work, body, shared)
     running.final(jobs.aonce.enqueue(body(returns)))
     running.final(jobs.aonce.enqueue(body(afails)))
     assert len(shared.notes) >= 4
-    assert {name.partition("-")[0] for name in shared.notes} == {"lane"}
+    assert {name.partition("-")[0] for name in shared.notes} == {"handler"}
 
 
 # The worker's own faults.

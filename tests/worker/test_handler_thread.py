@@ -1,4 +1,4 @@
-"""Lanes: one thread and one connection for each running handler, healthy and clean for the next."""
+"""One thread and one connection for each running handler, healthy and clean for the next."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def backend() -> int:
 
 @pytest.fixture
 def handler_thread(transactional_db):
-    handler_thread = HandlerThread("lane-of-a-test")
+    handler_thread = HandlerThread("handler-of-a-test")
     yield handler_thread
     handler_thread.close()
     handler_thread.thread.join(10)
 
 
-def in_lane(handler_thread, function):
+def in_thread(handler_thread, function):
     """Run a handler's body as the worker does: prepared before, tidied after."""
 
     def run():
@@ -140,7 +140,7 @@ def test_a_cancelled_orm_call_ends_at_once_and_leaves_no_open_transaction(work, 
 
 
 @pytest.mark.spec("S85", "S120")
-def test_a_lane_that_is_still_busy_is_neither_reused_nor_waited_for_by_others(work, body, shared):
+def test_a_thread_that_is_still_busy_is_neither_reused_nor_waited_for_by_others(work, body, shared):
     running = work(concurrency=2)
     threads = []
 
@@ -214,10 +214,10 @@ def test_ten_plain_jobs_run_side_by_side(work, body):
 )
 @pytest.mark.spec("S81")
 def test_what_a_handler_leaves_in_its_session_does_not_reach_the_next_one(handler_thread, damage):
-    before = in_lane(handler_thread, backend)
-    in_lane(handler_thread, lambda: jobs.query(damage) and None)
-    assert in_lane(handler_thread, backend) != before
-    assert in_lane(handler_thread, Group.objects.count) == 0
+    before = in_thread(handler_thread, backend)
+    in_thread(handler_thread, lambda: jobs.query(damage) and None)
+    assert in_thread(handler_thread, backend) != before
+    assert in_thread(handler_thread, Group.objects.count) == 0
     assert sql("SELECT pg_try_advisory_lock(7)") == [(True,)]
     sql("SELECT pg_advisory_unlock(7)")
 
@@ -235,9 +235,9 @@ def _written_to_a_standby():
 
 @pytest.mark.spec("S47")
 def test_a_session_that_may_only_read_is_not_kept(handler_thread):
-    before = in_lane(handler_thread, backend)
-    in_lane(handler_thread, _written_to_a_standby)
-    assert in_lane(handler_thread, backend) != before
+    before = in_thread(handler_thread, backend)
+    in_thread(handler_thread, _written_to_a_standby)
+    assert in_thread(handler_thread, backend) != before
 
 
 @pytest.mark.parametrize(
@@ -278,15 +278,15 @@ def _left_closed():
 @pytest.mark.spec("S81")
 @pytest.mark.parametrize("leave", [_left_open, _left_atomic, _left_broken, _left_closed])
 def test_a_transaction_that_a_handler_left_is_rolled_back_for_the_next_one(handler_thread, leave):
-    in_lane(handler_thread, leave)
+    in_thread(handler_thread, leave)
     assert open_transactions() == []
-    assert in_lane(handler_thread, lambda: connection.in_atomic_block) is False
-    in_lane(handler_thread, lambda: Group.objects.create(name="next"))
+    assert in_thread(handler_thread, lambda: connection.in_atomic_block) is False
+    in_thread(handler_thread, lambda: Group.objects.create(name="next"))
     assert list(Group.objects.values_list("name", flat=True)) == ["next"]
 
 
 def test_a_connection_that_was_used_well_is_kept(handler_thread):
-    assert in_lane(handler_thread, backend) == in_lane(handler_thread, backend)
+    assert in_thread(handler_thread, backend) == in_thread(handler_thread, backend)
 
 
 def test_a_connection_is_not_kept_past_its_largest_age(handler_thread, settings):
@@ -294,24 +294,24 @@ def test_a_connection_is_not_kept_past_its_largest_age(handler_thread, settings)
     before = config["CONN_MAX_AGE"]
     try:
         config["CONN_MAX_AGE"] = 0.001
-        first = in_lane(handler_thread, backend)
-        wait_until(lambda: in_lane(handler_thread, backend) != first)
+        first = in_thread(handler_thread, backend)
+        wait_until(lambda: in_thread(handler_thread, backend) != first)
     finally:
         config["CONN_MAX_AGE"] = before
 
 
 def test_django_checks_the_health_itself_where_it_was_asked_to(handler_thread, monkeypatch):
     monkeypatch.setitem(connections["default"].settings_dict, "CONN_HEALTH_CHECKS", True)
-    first = in_lane(handler_thread, backend)
-    assert in_lane(handler_thread, backend) == first
+    first = in_thread(handler_thread, backend)
+    assert in_thread(handler_thread, backend) == first
     sql("SELECT pg_terminate_backend(%s, 5000)", first)
-    assert in_lane(handler_thread, backend) != first
+    assert in_thread(handler_thread, backend) != first
 
 
 def test_debug_does_not_fill_the_log_of_queries(handler_thread, settings):
     settings.DEBUG = True
     for _ in range(3):
-        in_lane(handler_thread, lambda: [backend() for _ in range(50)])
+        in_thread(handler_thread, lambda: [backend() for _ in range(50)])
         assert handler_thread.submit(lambda: len(connection.queries_log)).result(5) == 0
 
 
@@ -329,7 +329,7 @@ def pooled(transactional_db):
 
 
 @pytest.mark.spec("S81", "D35")
-def test_more_lanes_than_the_pool_has_connections_share_them(pooled, work, body):
+def test_more_threads_than_the_pool_has_connections_share_them(pooled, work, body):
     running = work(concurrency=6)
     name = body(backend)
     waiting = [jobs.once.enqueue(name) for _ in range(40)]
@@ -342,22 +342,22 @@ def test_more_lanes_than_the_pool_has_connections_share_them(pooled, work, body)
 @pytest.mark.spec("S81", "D35")
 @pytest.mark.parametrize("leave", [_left_atomic, _left_broken, _left_closed])
 def test_no_pool_hands_on_what_a_handler_left(pooled, handler_thread, leave):
-    in_lane(handler_thread, leave)
-    in_lane(handler_thread, lambda: jobs.query("SET search_path = nowhere"))
+    in_thread(handler_thread, leave)
+    in_thread(handler_thread, lambda: jobs.query("SET search_path = nowhere"))
     for _ in range(4):
-        assert in_lane(handler_thread, Group.objects.count) == 0
+        assert in_thread(handler_thread, Group.objects.count) == 0
     wait_until(lambda: open_transactions() == [])
 
 
 def test_fresh_connections_are_had_after_a_hangup(transactional_db):
     handler_threads = HandlerThreads()
     idle, busy = handler_threads.borrow(), handler_threads.borrow()
-    first, second = in_lane(idle, backend), in_lane(busy, backend)
+    first, second = in_thread(idle, backend), in_thread(busy, backend)
     handler_threads.give_back(idle)
     handler_threads.renew()
-    assert in_lane(handler_threads.borrow(), backend) != first
-    in_lane(busy, lambda: None)  # its handler ends
-    assert in_lane(busy, backend) != second
+    assert in_thread(handler_threads.borrow(), backend) != first
+    in_thread(busy, lambda: None)  # its handler ends
+    assert in_thread(busy, backend) != second
     for handler_thread in (idle, busy):
         handler_thread.close()
         handler_thread.thread.join(10)
@@ -365,7 +365,7 @@ def test_fresh_connections_are_had_after_a_hangup(transactional_db):
 
 @pytest.mark.spec("S73", "A23")
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit, StopIteration])
-def test_a_lane_survives_whatever_its_calls_raise(handler_thread, kind):
+def test_a_thread_survives_whatever_its_calls_raise(handler_thread, kind):
     def call():
         raise kind
 
@@ -409,7 +409,7 @@ def test_an_interrupt_never_leaves_the_handlers_code(handler_thread, request):
 
 @pytest.mark.spec("S71")
 def test_an_interrupt_behind_the_last_line_does_not_take_the_result(handler_thread):
-    """As if it had been set while the handler returned: it lands in the lane's own code."""
+    """As if it had been set while the handler returned: it lands in the thread's own code."""
     shut, landed = handler_thread.shut_interrupts, []
 
     def late():
@@ -468,12 +468,12 @@ def test_a_driver_lock_held_at_an_interrupt_is_not_handed_to_the_next_handler(ha
         handler_thread.tidy()
         return ended
 
-    before = in_lane(handler_thread, backend)
+    before = in_thread(handler_thread, backend)
     ended = handler_thread.submit(run)
     assert begun.wait(10)
     wait_until(lambda: handler_thread.interrupt(Interrupt))
     assert isinstance(ended.result(10)[1], Interrupt)
-    assert in_lane(handler_thread, backend) != before
+    assert in_thread(handler_thread, backend) != before
 
 
 @pytest.mark.parametrize("path", sorted(lanes_module.FRAGILE))
@@ -523,7 +523,7 @@ def test_a_worker_leaves_no_thread_and_no_session_behind(work, body):
     wait_until(lambda: sql(SESSIONS) == [])
 
 
-def test_a_slow_lane_does_not_hold_up_the_loop(work, body, shared):
+def test_a_slow_thread_does_not_hold_up_the_loop(work, body, shared):
     running = work(concurrency=2)
     slow = jobs.call.enqueue(body(lambda: shared.events["go"].wait(30) and None))
     running.state(slow, State.RUNNING)

@@ -350,7 +350,7 @@ def test_a_handler_that_ignores_everything_keeps_its_slot_and_gets_no_outcome(
     assert running.worker.registry.free == 2
 
 
-async def test_one_that_is_destroyed_with_its_loop_takes_no_lane():
+async def test_one_that_is_destroyed_with_its_loop_borrows_no_thread():
     """Its thread would be nobody's."""
     inflight, handler_threads = InFlight(claim(), 0.0), HandlerThreads()
     attempt = run_coroutine(

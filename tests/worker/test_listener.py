@@ -87,9 +87,7 @@ async def test_whatever_is_not_understood_is_ignored_and_the_next_is_heard(ear):
         await ear.tell(payload)
     await ear.tell('{"kind": "ready", "queue": "mail"}')
     await until(lambda: ("ready", "mail") in ear.heard)
-    assert [dispatcher for dispatcher in ear.heard if dispatcher != ("ready", None)] == [
-        ("ready", "mail")
-    ]
+    assert [each for each in ear.heard if each != ("ready", None)] == [("ready", "mail")]
     assert not ear.task.done()
 
 
@@ -229,7 +227,7 @@ async def test_no_news_is_lost_between_its_own_proofs(ear):
         if number % 3 == 0:
             await ear.beat()
     await until(lambda: ("scheduled", 299.0) in ear.heard)
-    assert [dispatcher for dispatcher in ear.heard if dispatcher[0] == "scheduled"] == [
+    assert [each for each in ear.heard if each[0] == "scheduled"] == [
         ("scheduled", float(number)) for number in range(300)
     ]
 

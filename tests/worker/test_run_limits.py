@@ -1,4 +1,4 @@
-"""When a drain is over: nothing in the table, nothing here, for a moment on end."""
+"""When a drain is over: nothing in the table, nothing here, for a moment."""
 
 import asyncio
 import threading

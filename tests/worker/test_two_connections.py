@@ -89,7 +89,7 @@ async def add(connection, count, queue="default", **columns):
 
 
 def quick(intake, seconds=0.0):
-    """Handlers that succeed in their first step; with seconds, some that take up to so long. The
+    """Handlers that succeed in their first step; with seconds, some that take up to this long. The
     finisher comes late, so that what they leave is written by the rounds."""
     loop, sleep = asyncio.get_running_loop(), intake.completer._sleep
 

@@ -47,13 +47,13 @@ class OwnHandlerThread(Executor):
     """Wherever a coroutine uses the ORM: its handler's thread, borrowed when it first does so."""
 
     def __init__(self, handler_threads: HandlerThreads) -> None:
-        self._lanes = handler_threads
+        self._threads = handler_threads
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         inflight = current_inflight.get()
         if inflight is None or inflight.on_late_child is not None:
             raise RuntimeError("The handler has ended, and with it its database connections.")
-        return _handler_thread(inflight, self._lanes).submit(fn, *args, **kwargs)
+        return _handler_thread(inflight, self._threads).submit(fn, *args, **kwargs)
 
 
 def enter_handler_threads(handler_threads: HandlerThreads) -> None:
@@ -225,7 +225,7 @@ class _Interrupter:
             self.loop.call_later(INTERRUPT_AGAIN_SECONDS, self._raise, why)
 
     def _kind(self, why: Stop, landed: list[bool]) -> type[BaseException]:
-        """Return the exception's class, as one that tells when it is raised in its thread, and
+        """Return the exception's class, as one that reports when it is raised in its thread, and
         comes again when it was dropped there."""
         kind = INTERRUPT[why]
 

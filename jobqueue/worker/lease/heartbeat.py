@@ -224,7 +224,7 @@ class Heartbeat:
 
     def _lost(self, inflight: InFlight) -> None:
         """No row bears the token any more. An outcome that is just being written looks the same,
-        so only a handler that still runs is told."""
+        so only a handler that still runs is stopped."""
         if inflight.ended or inflight.released or inflight.recording is not None:
             return
         inflight.mark_lost()

@@ -66,7 +66,7 @@ def of(
 
 
 def returned(inflight: InFlight, value: Any, settings: Settings) -> Ending:
-    """The handler returned: it has succeeded, whatever it had been told meanwhile."""
+    """The handler returned: it has succeeded, whatever was asked of it meanwhile."""
     try:
         result = encode_result(value, settings.result_max_bytes)
     except NotJSON as error:
@@ -87,7 +87,7 @@ def _bad_result(inflight: InFlight, error: NotJSON) -> Ending:
 
 
 def raised(inflight: InFlight, error: BaseException, chosen: Options, settings: Settings) -> Ending:
-    """The handler raised, by itself or because it was told to stop."""
+    """The handler raised, by itself or because it was asked to stop."""
     match error:
         case BadResult():
             return error.ending

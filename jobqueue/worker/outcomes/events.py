@@ -19,7 +19,6 @@ class OutcomeEvents:
 
     def __init__(self, task_signals: TaskSignals) -> None:
         self.task_signals = task_signals
-        self.died = 0
 
     def written(self, inflight: InFlight, ending: Ending, state: str) -> None:
         """The row and its history say so now."""
@@ -40,7 +39,6 @@ class OutcomeEvents:
             case State.SUCCEEDED:
                 log.info("job_succeeded", **facts)
             case State.DEAD:
-                self.died += 1
                 log.error("job_dead", **facts, outcome=ending.outcome, error=error)
             case State.CANCELLED:
                 log.info("job_cancelled", **facts, outcome=ending.outcome)

@@ -17,7 +17,7 @@ log = get_logger()
 
 
 class Progress:
-    """What handlers have told and no row says yet. An outcome brings its own along."""
+    """Progress that handlers have reported and no row shows yet; an outcome carries its own."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -42,15 +42,13 @@ class Progress:
         ]
         self._news.clear()
         self.due = loop_time() + APART_SECONDS
-        dispatcher = [
-            (h.claim.id, h.token, h.control.progress) for h in batch if h.control.progress
-        ]
-        if not dispatcher:
+        rows = [(h.claim.id, h.token, h.control.progress) for h in batch if h.control.progress]
+        if not rows:
             return
         try:
-            await self.session.call(finish.progress, CALL_SECONDS, dispatcher)
+            await self.session.call(finish.progress, CALL_SECONDS, rows)
         except Exception as error:
             if not concerns_data(error):
                 self._news = {inflight.token: inflight for inflight in batch} | self._news
                 raise
-            log.warning("progress_refused", jobs=[id for id, _, _ in dispatcher], error=str(error))
+            log.warning("progress_refused", jobs=[id for id, _, _ in rows], error=str(error))

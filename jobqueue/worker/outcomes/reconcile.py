@@ -25,7 +25,7 @@ def as_recorded(inflight: InFlight, ending: Ending, found: Stands | None) -> End
 
 
 def decided_state(claim: Claim, ending: Ending, found: Stands | None) -> str:
-    """What the earlier copy has decided, for those who are told of it: as the row says, or, where
+    """What the earlier copy has decided, for its log line and signal: as the row says, or, where
     that has moved on, as it must have been."""
     if found is not None and found.state is not None:
         return found.state

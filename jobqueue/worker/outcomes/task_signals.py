@@ -122,7 +122,7 @@ class TaskSignals:
     def _apart(self, call: Callable[..., object], *args: Any) -> None:
         if self._handler_thread is None:
             self._handler_thread = HandlerThread("signals")
-        self._handler_thread.submit(_call_in_lane, self._handler_thread, call, *args)
+        self._handler_thread.submit(_call_in_thread, self._handler_thread, call, *args)
 
     def flush(self) -> Future[None] | None:
         """Return a future that is done when everything sent so far has been received."""
@@ -165,7 +165,7 @@ def _logs_quickly(level: int) -> bool:
     )
 
 
-def _call_in_lane(handler_thread: HandlerThread, call: Callable[..., object], *args: Any) -> None:
+def _call_in_thread(handler_thread: HandlerThread, call: Callable[..., object], *args: Any) -> None:
     handler_thread.prepare()
     try:
         call(*args)

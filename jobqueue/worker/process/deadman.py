@@ -11,7 +11,7 @@ import sys
 import time
 from types import TracebackType
 
-# The timer cannot tell a frozen process from a blocked interpreter. It is set well behind the
+# The timer cannot distinguish a frozen process from a blocked interpreter. It is set well after the
 # trust's end, so that a worker that was stopped and continued can go on; the fence held meanwhile.
 BEHIND_LEASES, BEHIND_SECONDS = 2.0, 60.0
 # It comes after the watchdog, which knows more to say.
@@ -61,7 +61,7 @@ class DeadMan:
             faulthandler.dump_traceback_later(max(seconds, 0.1), exit=True, file=self.descriptor)
 
     def rest(self) -> None:
-        """The loop has ended in good order."""
+        """The loop has ended cleanly."""
         self._resting = True
         faulthandler.cancel_dump_traceback_later()
 

@@ -143,7 +143,7 @@ class DeadWorkerDetector:
         return self.settings.heartbeat_seconds + self.settings.beat_budget_seconds
 
     async def detect(self, seconds: float = 3 * CALL_SECONDS) -> int:
-        """Certify what can be certified, tell the others, and return how many."""
+        """Certify what can be certified, notify the others, and return how many."""
         found = []
         silence = self.silence_seconds
         end = time.monotonic() + seconds

@@ -32,7 +32,7 @@ def through(descriptor: int) -> Iterator[None]:
 
 
 def _noted_elsewhere(number: int, frame: FrameType | None) -> None:
-    """The descriptor has told whom it concerns; this only keeps the default action away."""
+    """The descriptor has carried the signal; this only replaces the default action."""
 
 
 def _put_back() -> None:

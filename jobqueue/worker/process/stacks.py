@@ -40,7 +40,7 @@ def of_task(task: asyncio.Task[Any]) -> str:
 
 
 def of_handler(inflight: InFlight) -> str:
-    """Return where a handler stands: in its lane's thread, or on the loop."""
+    """Return where a handler stands: in its own thread, or on the loop."""
     if inflight.handler_thread is not None and inflight.handler_thread.pending:
         return of_thread(inflight.handler_thread.thread.ident)
     return of_task(inflight.task) if inflight.task is not None else ""

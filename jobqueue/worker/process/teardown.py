@@ -21,7 +21,7 @@ class Threads:
         self._before = set(threading.enumerate())
 
     def are_left(self) -> bool:
-        """Whether there are any; a pool's idle ones, just told to end, get a moment."""
+        """Whether there are any; a pool's idle ones, just asked to end, get a moment."""
         end = time.monotonic() + JOIN_SECONDS
         left = [t for t in threading.enumerate() if not t.daemon and t not in self._before]
         for thread in left:

@@ -1,4 +1,4 @@
-"""Lanes: each running handler has an ORM thread and Django connections of its own."""
+"""Each running handler has a thread for the ORM and Django connections of its own."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class HandlerThread(Executor):
         self.thread.start()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Run a call in this lane's thread, after those already submitted."""
+        """Run a call in this thread, after those already submitted."""
         future: Future[Any] = Future()
         with self._lock:
             self.pending += 1
@@ -75,11 +75,11 @@ class HandlerThread(Executor):
                 self.pending -= 1
 
     def prepare(self) -> None:
-        """In the lane's thread, before a handler: healthy connections, known to `queries`."""
+        """In the thread itself, before a handler: healthy connections, known to `queries`."""
         self._wrappers = orm_connections.refresh_connections()
 
     def tidy(self) -> None:
-        """In the lane's thread, after a handler: nothing of it stays behind."""
+        """In the thread itself, after a handler: nothing of it stays behind."""
         try:
             if self.stale:
                 # An interrupt may have landed while a lock of the driver was held.
@@ -92,14 +92,14 @@ class HandlerThread(Executor):
             self.stale = True
 
     def bridge(self, loop: Any) -> None:
-        """In the lane's thread: `async_to_sync` in a plain handler runs on this loop, whatever ran
+        """In the thread itself: `async_to_sync` in a plain handler runs on this loop, whatever ran
         in this thread before, so that what it awaits can be cancelled."""
         local = SyncToAsync.threadlocal
         local.main_event_loop, local.main_event_loop_pid = loop, os.getpid()
         local.task_context = None
 
     def run_user_code(self, function: Callable[[], Any]) -> tuple[Any, BaseException | None]:
-        """In the lane's thread: call the handler, open to `interrupt`. Returns (value, error)."""
+        """In the thread itself: call the handler, open to `interrupt`. Returns (value, error)."""
         value, error, returned = None, None, False
         try:
             try:
@@ -122,7 +122,7 @@ class HandlerThread(Executor):
         return self._user_code
 
     def shut_interrupts(self) -> None:
-        """In the lane's thread: no interrupt can arrive any more; a pending one is dropped."""
+        """In the thread itself: no interrupt can arrive any more; a pending one is dropped."""
         self._user_code = False
         with self._lock:
             self._user_code = False
@@ -143,7 +143,7 @@ class HandlerThread(Executor):
             return True
 
     def queries(self) -> Callable[[], None] | None:
-        """From any thread: a call that cancels what this lane's connections are running just now;
+        """From any thread: a call that cancels what this thread's connections are running just now;
         None when they run nothing. It blocks for up to 2 s, and never hits a later call."""
         number, running = self.call_number, orm_connections.running_queries(self._wrappers)
         if not running:
@@ -192,7 +192,7 @@ def _set_async_exception(thread: int | None, kind: type[BaseException] | None) -
 
 
 class HandlerThreads:
-    """The lanes of this worker: taken by a handler, given back when nothing of it runs there."""
+    """The worker's handler threads: borrowed, and given back when nothing of a handler runs there."""
 
     def __init__(self) -> None:
         self._free: list[HandlerThread] = []
@@ -201,35 +201,35 @@ class HandlerThreads:
         self._canceller: HandlerThread | None = None
 
     def borrow(self) -> HandlerThread:
-        """Return an idle lane; a new one when all are in use."""
+        """Return an idle thread; a new one when all are in use."""
         if self._free:
             handler_thread = self._free.pop()
         else:
             self._made += 1
-            handler_thread = HandlerThread(f"lane-{self._made}")
+            handler_thread = HandlerThread(f"handler-{self._made}")
         self._taken.add(handler_thread)
         return handler_thread
 
     def give_back(self, handler_thread: HandlerThread) -> None:
-        """The lane's last call has ended and its connections are tidy."""
+        """The thread's last call has ended and its connections are tidy."""
         self._taken.discard(handler_thread)
         self._free.append(handler_thread)
 
     def apart(self, call: Callable[[], None]) -> None:
         """Make a call that may wait for the network, such as cancelling a query."""
         if self._canceller is None:
-            self._canceller = HandlerThread("lane-canceller")
+            self._canceller = HandlerThread("handler-canceller")
         self._canceller.submit(call)
 
     def close_idle(self) -> None:
-        """Close the connections of lanes that nobody has used for half a minute."""
+        """Close the connections of threads that nobody has used for half a minute."""
         now = time.monotonic()
         for handler_thread in self._free:
             if handler_thread.used_at is not None and now - handler_thread.used_at > IDLE_SECONDS:
                 handler_thread.discard()
 
     def renew(self) -> None:
-        """Have fresh connections: the idle lanes' at once, the others' when their handler ends."""
+        """Use fresh connections: in idle threads at once, in the others when their handler ends."""
         for handler_thread in self._taken:
             handler_thread.stale = True
         for handler_thread in self._free:

@@ -1,4 +1,4 @@
-"""Django's connections in a lane's thread: healthy before a handler, as new after it."""
+"""Django's connections in a handler thread: healthy before a handler, as new after it."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def refresh_connections() -> list[Any]:
         if _ended_by_server(wrapper.connection):
             _discard(wrapper)
         elif wrapper.settings_dict.get("CONN_MAX_AGE"):
-            # Zero means "close after each request"; a lane closes when it is idle instead.
+            # Zero means "close after each request"; a handler thread closes it when idle instead.
             wrapper.close_if_unusable_or_obsolete()
     return list(connections.all())
 
@@ -94,7 +94,7 @@ def tidy_connections() -> None:
         if not _is_clean(wrapper):
             _discard(wrapper)
         elif wrapper.connection is not None and getattr(wrapper, "pool", None):
-            wrapper.close()  # back to the pool, where lanes that wait for one can have it
+            wrapper.close()  # back to the pool, where threads that wait for one can have it
 
 
 def _is_clean(wrapper: Any) -> bool:
