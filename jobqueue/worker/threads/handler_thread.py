@@ -192,7 +192,7 @@ def _set_async_exception(thread: int | None, kind: type[BaseException] | None) -
 
 
 class HandlerThreads:
-    """The worker's handler threads: borrowed, and given back when nothing of a handler runs there."""
+    """The handler threads: borrowed, and given back when nothing of a handler runs there."""
 
     def __init__(self) -> None:
         self._free: list[HandlerThread] = []
