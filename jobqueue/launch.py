@@ -9,6 +9,7 @@ import gc
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -33,6 +34,7 @@ from jobqueue.worker.worker import Worker, WorkerOptions
 
 # For the interpreter's own end and what others do there, also on a machine that is very busy.
 EXIT_SECONDS = 5.0
+STUCK_SECONDS = 1.0  # where it is known already that something hangs
 
 
 class BadArgumentsError(ValueError):
@@ -219,7 +221,7 @@ def launch(options: Options, command: Sequence[str] | None = None) -> int:
         return _say(error, 1)
     if worker.must_exit_now:
         _exit_now(code)
-    _bound_the_exit(worker.watchdog.deadline)
+    _bound_the_exit(Exit(code, worker.watchdog.deadline, worker.is_stuck))
     return code
 
 
@@ -244,17 +246,44 @@ def _frozen() -> Iterator[None]:
             gc.unfreeze()
 
 
-def _bound_the_exit(deadline: float | None) -> None:
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a worker that has logged its last line leaves."""
+
+    code: int
+    deadline: float | None  # monotonic
+    is_stuck: bool  # a receiver or a log handler of the project has not come back
+
+    @property
+    def left(self) -> float:
+        return 0.0 if self.deadline is None else max(self.deadline - time.monotonic(), 0.0)
+
+
+def _bound_the_exit(end: Exit) -> None:
     """The deadline covers the interpreter's own end too: what some library does there, such as
-    sending its last figures, may hang. Registered last, so that it comes before all others."""
+    sending its last figures, may hang; where a receiver or a log handler hangs already, whose lock
+    `logging` wants for its own end, that is known. The exit code stands. Registered last, so that
+    it comes before all others."""
+    ending = threading.Event()
+
+    def enforce() -> None:
+        ending.wait()
+        left = end.left or EXIT_SECONDS
+        time.sleep(min(left, STUCK_SECONDS) if end.is_stuck else left)
+        with contextlib.suppress(Exception):  # no stderr that could be written to
+            if not end.is_stuck:
+                faulthandler.dump_traceback()
+        os._exit(end.code)
 
     def arm() -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)  # all is recorded: the exit code stands
-        left = 0.0 if deadline is None else deadline - time.monotonic()
-        with contextlib.suppress(Exception):  # no stderr that could be written to
-            faulthandler.dump_traceback_later(max(left, EXIT_SECONDS), exit=True)
+        ending.set()
+        with contextlib.suppress(Exception):  # should the thread never get its turn
+            faulthandler.dump_traceback_later(end.left + 2 * EXIT_SECONDS, exit=True)
 
+    # The interpreter starts no thread any more once it has begun to end.
+    threading.Thread(target=enforce, name="exit", daemon=True).start()
     atexit.register(arm)
 
 

@@ -7,6 +7,7 @@ runs on the loop: see `delivering`.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import contextvars
 import logging
@@ -289,6 +290,11 @@ def apart(call: Callable[..., object], *args: Any) -> None:
         call(*args)
     else:
         _delivery.put(lambda: call(*args))
+
+
+def handle_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What asyncio logs of a loop goes to the project's handlers, which may not run on it."""
+    apart(loop.default_exception_handler, context)
 
 
 def flush(seconds: float) -> bool:

@@ -79,6 +79,15 @@ class Phase(StrEnum):
     STOPPED = "STOPPED"
 
 
+class IdleReason(StrEnum):
+    """Why a running worker claims nothing although jobs may wait."""
+
+    SIGNALS = "SIGNALS"  # receivers of Django's task signals lag far behind the jobs
+    ANSWERS = "ANSWERS"  # claims whose answer was lost may hold all slots
+    OUTCOMES = "OUTCOMES"  # all slots wait for their outcomes to be written
+    OUTAGE = "OUTAGE"  # the database does not answer the claims
+
+
 class Verb(StrEnum):
     """Everything that may change a job's state."""
 

@@ -32,7 +32,7 @@ LOG_SECONDS = 2.0  # for the last events, where the project's handlers are slow
 STALE_SECONDS, LOOK_SECONDS = 60.0, 15.0
 STOPS = (signal.SIGTERM, signal.SIGINT)
 FORWARDED = (*STOPS, signal.SIGHUP, signal.SIGUSR2)
-WORST_FIRST = (1, 2, 5, 3, 4, 0)
+WORST_FIRST = (1, 2, 5, 6, 3, 4, 0)
 log = get_logger()
 
 
@@ -49,8 +49,9 @@ def run(command: Sequence[str], processes: int, settings: Settings, *, restart: 
 
 
 def worst(codes: Sequence[int]) -> int:
-    """Return the exit code to leave with: 1, 5, 3, 4, 0; a child killed by a signal counts as 1."""
-    known = [code if code in WORST_FIRST else 1 for code in codes]
+    """Return the exit code to leave with: 1, 5, 6, 3, 4, 0. A child killed by a signal counts as
+    1; one that left to be replaced, just when the stop came, as clean."""
+    known = [0 if code == RECYCLED else code if code in WORST_FIRST else 1 for code in codes]
     return min(known, key=WORST_FIRST.index, default=0)
 
 

@@ -63,6 +63,8 @@ REPORT: Mapping[str, Promise] = {
     "interrupted": _("Interrupted"),
     "returned": _("Returned"),
     "unrecorded": _("Unrecorded"),
+    "signals_dropped": _("Signals dropped"),
+    "log_records_dropped": _("Log records dropped"),
     "duration_seconds": _("Duration in seconds"),
     "reason": _("Reason"),
 }

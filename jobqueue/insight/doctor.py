@@ -15,8 +15,15 @@ from jobqueue.checks import server_fault
 from jobqueue.conf import settings
 from jobqueue.insight import stats
 from jobqueue.models import Job
-from jobqueue.states import State
+from jobqueue.states import IdleReason, State
 
+IDLE_REMEDIES: dict[str, str] = {
+    IdleReason.SIGNALS: "Receivers of Django's task signals, or the log handlers behind them, are "
+    "slower than the jobs: see the stack in its log line `worker_idle`.",
+    IdleReason.ANSWERS: "Claims whose answer was lost are looked for; it ends by itself.",
+    IdleReason.OUTCOMES: "All slots wait for their outcomes to be written: look for locked rows.",
+    IdleReason.OUTAGE: "The database does not answer its claims: see its log.",
+}
 ERROR, WARNING, NOTE = "error", "warning", "note"
 SKEW_SECONDS = 2.0
 OLD_TRANSACTION_SECONDS = 600.0
@@ -117,9 +124,16 @@ def _fleet() -> Iterator[Finding]:
         if not row.alive:
             text = f"Worker {row.worker} has been silent for {row.silent_seconds:.0f} s."
             yield Finding(WARNING, text, "Its jobs are taken over when their leases lapse.")
+        elif row.worker.idle_reason:
+            reason = row.worker.idle_reason
+            text = f"Worker {row.worker} claims nothing: {reason}."
+            yield Finding(WARNING, text, IDLE_REMEDIES.get(reason, ""))
         elif row.worker.wake.startswith("polling"):
             text = f"Worker {row.worker} hears no notifications ({row.worker.wake})."
             yield Finding(NOTE, text, "Give it a direct connection, not a transaction pooler's.")
+        if row.alive and row.worker.signals_dropped:
+            text = f"Worker {row.worker} has dropped {row.worker.signals_dropped} task signals."
+            yield Finding(WARNING, text, "Receivers hang: see `signal_receiver_stuck` in its log.")
     if alive and (lease is None or lease.expires_at is None or lease.expires_at < now):
         text = "There is no leader: no job is promoted precisely, reclaimed or pruned."
         yield Finding(WARNING, text, "Run at least one worker without --no-leader.")

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
 from django.utils.formats import number_format
+from django.utils.functional import Promise
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import gettext_lazy, ngettext
 
 from jobqueue.conf import serves, settings
 from jobqueue.insight import stats
 from jobqueue.models import Job, Queue
-from jobqueue.states import WAITING, Phase, State
+from jobqueue.states import WAITING, IdleReason, Phase, State
 
 COUNTED_AHEAD = 10_000
+IDLE: Mapping[str, Promise] = {
+    IdleReason.SIGNALS: gettext_lazy("receivers of task signals lag behind"),
+    IdleReason.ANSWERS: gettext_lazy("claims whose answer was lost are looked for"),
+    IdleReason.OUTCOMES: gettext_lazy("outcomes wait to be written"),
+    IdleReason.OUTAGE: gettext_lazy("the database does not answer"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +110,11 @@ def _workers(job: Job, now: datetime) -> Iterator[Cause]:
         yield Cause(
             _("Every worker that serves its queue is stopping."), _("Wait for the new workers.")
         )
+    elif all(row.worker.idle_reason for row in serving if row.worker.phase == Phase.RUNNING):
+        reasons = sorted({row.worker.idle_reason for row in serving if row.worker.idle_reason})
+        why = "; ".join(str(IDLE.get(reason, reason)) for reason in reasons)
+        text = _("No worker that serves its queue takes jobs just now: %(why)s.") % {"why": why}
+        yield Cause(text, _("Their logs say more (worker_idle)."))
     elif all(row.used >= row.worker.concurrency for row in serving):
         used = sum(row.used for row in serving)
         text = ngettext(

@@ -27,6 +27,11 @@ class Worker(models.Model):
     phase = models.CharField(
         _("phase"), max_length=10, default=Phase.STARTING, db_default=Phase.STARTING
     )
+    # Why it claims nothing although jobs may wait, as one word: see IdleReason.
+    idle_reason = models.CharField(
+        _("takes no jobs"), max_length=10, default="", db_default="", blank=True
+    )
+    signals_dropped = models.IntegerField(_("signals dropped"), default=0, db_default=0)
     wake = models.TextField(_("woken by"), default="", db_default="")
     started_at = models.DateTimeField(_("started at"), db_default=Now())
     last_seen_at = models.DateTimeField(_("last seen"), db_default=Now())

@@ -54,7 +54,8 @@ WITH input AS (
     RETURNING j.lease_token
 ), seen AS (
     UPDATE jobqueue_worker SET
-        last_seen_at = clock_timestamp(), phase = %(phase)s, wake = %(wake)s
+        last_seen_at = clock_timestamp(), phase = %(phase)s, wake = %(wake)s,
+        idle_reason = %(idle)s, signals_dropped = %(dropped)s
     WHERE id = (SELECT id FROM jobqueue_worker WHERE id = %(worker)s FOR NO KEY UPDATE SKIP LOCKED)
 )
 SELECT
@@ -100,6 +101,8 @@ async def beat(
     lease: float,
     phase: str,
     wake: str,
+    idle: str = "",
+    dropped: int = 0,
     silence: float = 7.0,
 ) -> Beat:
     """Renew every claim that this process knows it holds, and hear what there is to know.
@@ -118,6 +121,8 @@ async def beat(
             "lease": lease,
             "phase": phase,
             "wake": wake,
+            "idle": idle,
+            "dropped": dropped,
             "silence": silence,
         },
     )

@@ -15,6 +15,7 @@ from jobqueue import redact
 from jobqueue.admin import labels
 from jobqueue.admin.job_detail import percent
 from jobqueue.insight.stats import Count
+from jobqueue.insight.why import IDLE
 from jobqueue.models.attempt import OUTCOME_LABELS
 from jobqueue.models.job import STATE_LABELS
 
@@ -111,6 +112,11 @@ def reason_label(value: str) -> str:
 @register.filter
 def phase_label(value: str) -> str:
     return str(labels.PHASES.get(value, value))
+
+
+@register.filter
+def idle_label(value: str) -> str:
+    return str(IDLE.get(value, value))
 
 
 @register.filter

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jobqueue.conf import Settings
+from jobqueue.states import Phase
 from jobqueue.store.connections import Session
 from jobqueue.store.workers import Identity
 from jobqueue.worker.bulk_orders import BulkOrders
@@ -13,6 +14,7 @@ from jobqueue.worker.claiming.claimer import Claimer
 from jobqueue.worker.execution.executor import Executor
 from jobqueue.worker.execution.history import History
 from jobqueue.worker.execution.stuck import StuckHandlers
+from jobqueue.worker.idle_reasons import IdleReasons
 from jobqueue.worker.inflight import InFlightJobs
 from jobqueue.worker.leadership.election import Leader
 from jobqueue.worker.lease.heartbeat import Heartbeat
@@ -23,7 +25,9 @@ from jobqueue.worker.options import WorkerOptions
 from jobqueue.worker.outages import ErrorPolicy, OutageLog
 from jobqueue.worker.outcomes.completer import Completer
 from jobqueue.worker.outcomes.events import OutcomeEvents
+from jobqueue.worker.outcomes.signal_threads import SignalThreads
 from jobqueue.worker.outcomes.task_signals import TaskSignals
+from jobqueue.worker.process import stacks
 from jobqueue.worker.shutdown import Shutdown
 from jobqueue.worker.threads.handler_thread import HandlerThreads
 
@@ -48,7 +52,8 @@ class Components:
         # The parts call each other in circles. A lambda names one that is made further down.
         self.outage_log, self.stopping = OutageLog(), shutdown.requested.is_set
         self.handler_threads = HandlerThreads()
-        self.task_signals = TaskSignals(str(worker), send_finished)
+        self.signal_threads = SignalThreads(stacks.of_thread)
+        self.task_signals = TaskSignals(str(worker), send_finished, self.signal_threads)
         self.outcome_events = OutcomeEvents(self.task_signals)
         self.sessions = [
             Session(parameters, purpose)
@@ -96,6 +101,13 @@ class Components:
             self.listener = Listener(
                 parameters, worker, self.dispatcher, self._error_policy("listen")
             )
+        self.idle_reasons = IdleReasons(
+            registry,
+            self.signal_threads,
+            self.outage_log,
+            lost_slots=lambda: self.claimer.intake.lost_claims.slots,
+            is_running=lambda: shutdown.phase is Phase.RUNNING,
+        )
         self.bulk_orders = BulkOrders(settings.effective_poll_seconds)
         self.heartbeat = Heartbeat(
             self.beating,
@@ -108,6 +120,8 @@ class Components:
             leader=self.leader,
             bulk_orders=self.bulk_orders,
             phase=lambda: shutdown.phase,
+            idle_reason=self.idle_reasons.look,
+            signals_dropped=lambda: self.signal_threads.dropped,
             on_beat=on_beat,
             on_overdue=lambda: self.claimer.poll(),
             on_certified_dead=lambda why: shutdown.request(why, failed=True),

@@ -34,6 +34,10 @@ class OutageLog:
             log.warning("database_unreachable", purpose=purpose, error=str(error).strip())
         self._troubled.add(purpose)
 
+    def concerns(self, purpose: str) -> bool:
+        """Whether this service waits for the database just now."""
+        return purpose in self._troubled or purpose in self._hindered
+
     def end(self, purpose: str) -> None:
         self._hindered.discard(purpose)
         if purpose in self._troubled:

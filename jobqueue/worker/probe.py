@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from jobqueue.conf import Settings
 from jobqueue.logs import get_logger
-from jobqueue.states import Phase
+from jobqueue.states import IdleReason, Phase
 from jobqueue.worker.inflight import InFlightJobs
 from jobqueue.worker.leadership.election import Leader
 from jobqueue.worker.lease.heartbeat import Heartbeat
@@ -144,6 +144,8 @@ class Probe:
         age, stale = self._beat_age(), 2 * settings.heartbeat_seconds + settings.beat_budget_seconds
         if age > stale:
             return f"the last good heartbeat was {age:.1f} s ago"
+        if self.heartbeat.idle:
+            return f"claims nothing: {self.heartbeat.idle}"
         return ""
 
     def _beat_age(self) -> float:
@@ -165,6 +167,12 @@ class Probe:
         yield f"jobqueue_worker_heartbeat_age_seconds {self._beat_age():.3f}"
         yield "# TYPE jobqueue_worker_leader gauge"
         yield f"jobqueue_worker_leader {int(leader is not None and leader.is_leading)}"
+        yield "# TYPE jobqueue_worker_idle gauge"
+        for reason in IdleReason:
+            here = int(reason == self.heartbeat.idle)
+            yield f'jobqueue_worker_idle{{reason="{reason}"}} {here}'
+        yield "# TYPE jobqueue_worker_signals_dropped_total counter"
+        yield f"jobqueue_worker_signals_dropped_total {self.heartbeat.signals_dropped()}"
         yield "# TYPE jobqueue_worker_phase gauge"
         for phase in Phase:
             here = int(phase is self.shutdown.phase)

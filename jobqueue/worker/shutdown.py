@@ -24,6 +24,7 @@ CLOSE_SECONDS = 2.0  # for closing everything, where that much is left
 # enforced end, the dead-man switch behind it and a little, all inside the hold.
 HOLD_SECONDS = EXIT_MARGIN_SECONDS
 HELD_EXIT_SECONDS = HOLD_SECONDS - 0.6
+UNRECORDED = 6  # the exit code of a worker that stopped, but `unrecorded` is not zero
 log = get_logger()
 
 

@@ -26,13 +26,14 @@ from jobqueue.worker.process.teardown import Threads, close_loop, run_through
 from jobqueue.worker.process.watchdog import FORCED, Watchdog
 from jobqueue.worker.run_limits import Limits
 from jobqueue.worker.services import Services, within
-from jobqueue.worker.shutdown import CLOSE_SECONDS, LAST_SECONDS, Shutdown
+from jobqueue.worker.shutdown import CLOSE_SECONDS, LAST_SECONDS, UNRECORDED, Shutdown
 from jobqueue.worker.startup import first_contact, prepare
 
 # For a claim in flight, when the drain has left it no time.
 CLAIM_SECONDS = 0.5
 # For asking what a claim brought whose answer was lost, when the shutdown leaves no more.
 RECOVER_SECONDS = 0.5
+REPORT_SECONDS = 0.5  # of the last step, for the row's stop report
 log = get_logger()
 
 
@@ -59,29 +60,32 @@ class Worker:
         )
         self.threads = Threads()
         self.stuck: list[int] = []
+        self.is_stuck = False  # a receiver or a log handler of the project has not come back
         self.recycled = self.known = False  # known: its row is in the table
         self._resigning: asyncio.Task[None] | None = None
 
     def run(self) -> int:
         """Serve until a stop is requested; the exit code is the contract's."""
         with (
-            self.watchdog.running(signals=self.options.signals),
             logs.delivering(self._log_seconds) as self.delivery,
+            self.watchdog.running(signals=self.options.signals),
         ):
-            loop = asyncio.new_event_loop()
-            try:
-                loop.set_task_factory(adopt_children)
-                loop.set_exception_handler(_log_apart)
-                story = loop.create_task(self._serve(), name="worker")
-                return run_through(loop, story, hears_signals=self.options.signals)
-            finally:
-                close_loop(loop)
+            code = self._run_loop()
+        self.is_stuck = self.is_stuck or self.delivery.is_stuck
+        return code
 
     def _log_seconds(self) -> float:
-        """How long the project's logging may take for the last events, within the promise."""
-        deadline = self.watchdog.deadline
-        left = CLOSE_SECONDS if deadline is None else deadline - LAST_SECONDS - time.monotonic()
-        return max(min(left, CLOSE_SECONDS), 0.0)
+        return self.watchdog.left(CLOSE_SECONDS, LAST_SECONDS)
+
+    def _run_loop(self) -> int:
+        loop = asyncio.new_event_loop()
+        try:
+            loop.set_task_factory(adopt_children)
+            loop.set_exception_handler(logs.handle_loop_error)
+            story = loop.create_task(self._serve(), name="worker")
+            return run_through(loop, story, hears_signals=self.options.signals)
+        finally:
+            close_loop(loop)
 
     async def _serve(self) -> int:
         bind_contextvars(worker=str(self.identity.id))
@@ -214,18 +218,20 @@ class Worker:
         if self._resigning is not None:
             await within(end - time.monotonic(), "resign", _awaited(self._resigning))
         await self.services.cancel_all(max(end - time.monotonic(), LAST_SECONDS))
+        signals = self.components.signal_threads
+        await signals.end(end - REPORT_SECONDS - time.monotonic())
         report = self.shutdown.report(self.registry)
+        report["signals_dropped"], self.is_stuck = signals.dropped, signals.is_stuck
         report["log_records_dropped"] = self.delivery.dropped
         steps = {
             "report": self._report(report, end),
-            "receivers": self._flush_receivers(),
             "stray tasks": self.components.executor.leftover_tasks.close(),
             "verdict": self.limits.settle(),
         }
         left = end - time.monotonic()
         await asyncio.gather(*(within(left, what, work) for what, work in steps.items()))
         await self._close()
-        code = self._exit_code()
+        code = self.watchdog.code = self._exit_code()  # whatever ends the process from here on
         log.info("worker_stopped", **report, exit_code=code)
         return code
 
@@ -236,23 +242,20 @@ class Worker:
                 workers.report, seconds, self.identity.id, Phase.STOPPED, report
             )
 
-    async def _flush_receivers(self) -> None:
-        flushed = self.components.task_signals.flush()
-        if flushed is not None:
-            await asyncio.wrap_future(flushed)
-
     async def _close(self) -> None:
         """Let go of everything; a dead server costs its socket. Harmless the second time."""
         closing = [session.close() for session in self.components.sessions]
         await asyncio.gather(self.probe.close(), *closing)
         self.components.handler_threads.close()
-        self.components.task_signals.close()
+        self.components.signal_threads.close()
 
     def _exit_code(self) -> int:
         if self.shutdown.failed:
             return 1
         if self.stuck:
             return FORCED
+        if self.registry.counts[Fate.UNRECORDED]:
+            return UNRECORDED
         if self.recycled:
             return RECYCLED
         return self.limits.code
@@ -295,11 +298,6 @@ class Worker:
 
     def _service_ended(self, name: str, error: BaseException | None) -> None:
         self.shutdown.request(f"service {name} ended: {error!r}", failed=True)
-
-
-def _log_apart(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """What asyncio logs goes to the project's handlers, which may not run on the loop."""
-    logs.apart(loop.default_exception_handler, context)
 
 
 async def _awaited(task: asyncio.Task[None]) -> None:

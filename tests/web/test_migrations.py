@@ -125,7 +125,7 @@ def test_storage_settings_come_beside_open_transactions(url: str) -> None:
     with psycopg.connect(url) as session:
         session.execute("INSERT INTO jobqueue_job (task) VALUES ('x.y')")
         session.execute("SELECT FROM jobqueue_attempt, jobqueue_worker, jobqueue_leaderlease")
-        code, _, err = manage("migrate", "jobqueue", url=url)
+        code, _, err = manage("migrate", "jobqueue", "0002", url=url)
         assert code == 0, err
         session.execute("UPDATE jobqueue_job SET priority = 1")
     assert ask(url, "SELECT priority FROM jobqueue_job") == [(1,)]

@@ -9,7 +9,8 @@ class Handlers:
     """In the executor's place: notes what is started and what is given back; runs nothing."""
 
     class task_signals:
-        is_behind = False
+        class threads:
+            is_behind = False
 
     def __init__(self, registry, completer=None):
         self.registry, self.completer = registry, completer

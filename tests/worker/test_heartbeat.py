@@ -54,6 +54,8 @@ class Bench:
             leader=None,
             bulk_orders=BulkOrders(60.0),
             phase=lambda: "RUNNING",
+            idle_reason=lambda: "",
+            signals_dropped=lambda: 0,
             on_beat=self.beaten,
             on_overdue=self.overdue,
             on_certified_dead=self.left.append,

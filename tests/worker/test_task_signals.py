@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from datetime import timedelta
 from uuid import uuid4
 
@@ -15,7 +16,7 @@ from django.tasks.signals import task_enqueued, task_finished, task_started
 from django.utils import timezone
 
 from jobqueue import operations
-from jobqueue.models import Job
+from jobqueue.models import Job, Worker
 from jobqueue.states import State
 from tests.children import wait_until
 from tests.events import captured
@@ -147,24 +148,93 @@ def test_a_receiver_that_sleeps_holds_up_no_job(work, connect, shared):
     connect(task_finished, lambda **kwargs: shared.events["go"].wait(30))
     for number in range(10):
         assert running.final(jobs.aadd.enqueue(1, number)).result == 1 + number
-    assert running.executor.task_signals.flush() is not None
+    assert running.executor.task_signals.threads.flush() is not None
     shared.events["go"].set()
 
 
 @pytest.mark.spec("D116")
 def test_receivers_that_lag_far_behind_stop_the_claims(work, connect, shared, monkeypatch):
-    from jobqueue.worker.outcomes import task_signals
+    from jobqueue.worker.outcomes import signal_threads
 
-    monkeypatch.setattr(task_signals, "MOST_WAITING", 5)
+    monkeypatch.setattr(signal_threads, "MOST_WAITING", 5)
     running = work(concurrency=2)
     connect(task_finished, lambda **kwargs: shared.events["go"].wait(30))
     waiting = [jobs.aadd.enqueue(1, number) for number in range(40)]
-    running.wait(lambda: running.executor.task_signals.is_behind)
+    running.wait(lambda: running.executor.task_signals.threads.is_behind)
     running.wait(lambda: len(running.worker.registry) == 0)
     assert Job.objects.filter(state=State.READY).exists()
     shared.events["go"].set()
     for job in waiting:
         assert running.final(job).state == State.SUCCEEDED
+
+
+@pytest.mark.spec("D116")
+def test_receivers_that_hang_are_named_shown_dropped_and_counted_and_the_jobs_go_on(
+    work, connect, shared, monkeypatch
+):
+    from jobqueue.worker.outcomes import signal_threads
+
+    monkeypatch.setattr(signal_threads, "MOST_WAITING", 5)
+    monkeypatch.setattr(signal_threads, "CALL_SECONDS", 2.0)
+    running = work(heartbeat_seconds=0.3)
+    connect(task_finished, lambda **kwargs: shared.events["go"].wait(60))
+    for number in range(40):
+        jobs.aadd.enqueue(1, number)
+    row = Worker.objects.filter(pk=running.worker.identity.id)
+    with captured() as events:
+        running.wait(lambda: row.get().idle_reason == "SIGNALS")
+        assert running.worker.probe.unready() == "claims nothing: SIGNALS"
+        running.quiet()
+        running.wait(lambda: row.get().idle_reason == "")
+    stuck = [event for event in events if event["event"] == "signal_receiver_stuck"]
+    assert len(stuck) == 4
+    assert all('shared.events["go"].wait(60)' in event["stack"] for event in stuck)
+    assert "signals_suspended" in [event["event"] for event in events]
+    running.wait(lambda: row.get().signals_dropped > 0)
+    running.on_loop(running.worker.shutdown.request, "signal")
+    running.wait(lambda: running.code == 0)
+    assert row.get().stop_report["signals_dropped"] == 40
+    assert running.worker.is_stuck
+    shared.events["go"].set()
+
+
+@pytest.mark.spec("D116")
+def test_a_receiver_that_comes_back_gets_its_thread_back(work, connect, shared, heard, monkeypatch):
+    from jobqueue.worker.outcomes import signal_threads
+
+    monkeypatch.setattr(signal_threads, "CALL_SECONDS", 0.2)
+    running = work(heartbeat_seconds=0.3)
+    connect(task_started, lambda **kwargs: shared.events["go"].wait(60))
+    with captured() as events:
+        waiting = [int(jobs.aadd.enqueue(1, number).id) for number in range(4)]
+        running.wait(lambda: "signals_suspended" in [event["event"] for event in events])
+        dropped = int(running.final(jobs.aadd.enqueue(1, 9)).pk)
+        shared.events["go"].set()
+        running.wait(lambda: len([name for name, *_ in heard if name == "finished"]) == 4)
+        later = int(running.final(jobs.aadd.enqueue(1, 9)).pk)
+        running.wait(lambda: ("finished", later, "SUCCESSFUL") in heard)
+    for job in [*waiting, later]:
+        assert [name for name, each, _ in heard if each == job] == ["started", "finished"]
+    assert not [job for _, job, _ in heard if job == dropped]
+    assert [e["event"] for e in events].count("signal_receiver_returned") == 4
+
+
+@pytest.mark.spec("D116")
+def test_a_slow_receiver_is_called_by_four_threads_in_order_for_each_job(work, connect):
+    running, calls, threads = work(concurrency=8), [], set()
+
+    def slow(name, task_result):
+        threads.add(threading.current_thread().name)
+        time.sleep(0.02)
+        calls.append((task_result.id, name))
+
+    connect(task_started, lambda task_result, **k: slow("started", task_result))
+    connect(task_finished, lambda task_result, **k: slow("finished", task_result))
+    waiting = [jobs.aadd.enqueue(1, number).id for number in range(60)]
+    running.wait(lambda: len(calls) == 120)
+    assert 2 <= len(threads) <= 4
+    for job in waiting:
+        assert [name for each, name in calls if each == job] == ["started", "finished"]
 
 
 @pytest.fixture
@@ -202,7 +272,7 @@ def test_a_slow_logging_handler_holds_up_neither_jobs_nor_the_loop(
         assert running.final(dead).state == State.DEAD
         assert running.final(jobs.aadd.enqueue(1, 2)).result == 3
         running.wait(lambda: mailer.threads)
-        assert mailer.threads == {"signals"}
+        assert {name.partition("-")[0] for name in mailer.threads} == {"signals"}
     finally:
         shared.events["sent"].set()
         running.stop()

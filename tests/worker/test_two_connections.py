@@ -409,7 +409,7 @@ async def test_no_busy_loop_while_the_queue_is_paused(make, connection, sent):
 @pytest.mark.spec("S46")
 async def test_no_busy_loop_while_the_receivers_are_behind(make, connection, sent, monkeypatch):
     intake = await working(make, connection, sent)
-    monkeypatch.setattr(intake.handlers.task_signals, "is_behind", True)
+    monkeypatch.setattr(intake.handlers.task_signals.threads, "is_behind", True)
     finish(intake)
     await until(lambda: intake.registry.free == SLOTS)
     await _no_busy_loop(sent)

@@ -60,7 +60,7 @@ class Intake:
     @property
     def room(self) -> int:
         """How many jobs a round can claim."""
-        if self.executor.task_signals.is_behind:
+        if self.executor.task_signals.threads.is_behind:
             return 0
         return self.free + len(self.outcomes.pending.lendable(self.share))
 

@@ -54,6 +54,8 @@ class Heartbeat:
         leader: Leader | None,
         bulk_orders: BulkOrders,
         phase: Callable[[], str],
+        idle_reason: Callable[[], str],
+        signals_dropped: Callable[[], int],
         on_beat: Callable[[], None],
         on_overdue: Callable[[], None],
         on_certified_dead: Callable[[str], None],
@@ -62,6 +64,8 @@ class Heartbeat:
         self.registry, self.executor, self.error_policy = registry, executor, error_policy
         self.listener, self.leader, self.bulk_orders = listener, leader, bulk_orders
         self.phase, self.on_beat = phase, on_beat
+        self.idle_reason, self.signals_dropped = idle_reason, signals_dropped
+        self.idle = ""  # why nothing is claimed, as of the last beat
         self.on_overdue, self.on_certified_dead = on_overdue, on_certified_dead
         self.dead_workers = DeadWorkerDetector(session, identity.id, settings)
         self.notes: deque[events.Note] = deque(maxlen=NOTES_KEPT)  # written after a good beat
@@ -102,6 +106,7 @@ class Heartbeat:
         """Renew, and act on the answer; the whole of it within the budget."""
         loop = asyncio.get_running_loop()
         renewable, sent = self.registry.renewable(), loop.time()
+        self.idle = self.idle_reason()
         renewed = [inflight for inflight in renewable if inflight.token not in self._refused]
         try:
             answer = await self._send(renewed, sent, self.settings.beat_budget_seconds)
@@ -134,6 +139,8 @@ class Heartbeat:
             ],
             lease=self.settings.lease_seconds,
             phase=self.phase(),
+            idle=self.idle,
+            dropped=self.signals_dropped(),
             wake=self.listener.state if self.listener else "polling: NOTIFY is off",
             silence=self.dead_workers.silence_seconds,
         )

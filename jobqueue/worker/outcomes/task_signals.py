@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from django.dispatch import Signal
@@ -16,17 +16,19 @@ from django.tasks.base import TaskError
 from django.tasks.exceptions import InvalidTaskBackend
 from django.tasks.signals import task_finished, task_started
 from django.utils import timezone
+from django.utils.log import RequireDebugFalse, RequireDebugTrue
 
 from jobqueue import task_results, tasks
 from jobqueue.logs import get_logger
 from jobqueue.states import FINAL, State
 from jobqueue.store.finish import Ending
 from jobqueue.worker.inflight import InFlight
-from jobqueue.worker.threads.handler_thread import HandlerThread
+from jobqueue.worker.outcomes.signal_threads import SignalThreads
 
-# The project's receivers lag behind the jobs: claim no more until they have caught up.
-MOST_WAITING = 1_000
 log = get_logger()
+PLAIN_FILTERS = (logging.Filter, RequireDebugFalse, RequireDebugTrue)
+KNOWN_MODULES = ("logging", "django", "jobqueue")
+SWEPT = 0  # in place of a job: what the leader has ended
 django_log = logging.getLogger("django.tasks")
 
 
@@ -34,18 +36,18 @@ class TaskSignals:
     """Sends `task_started` and `task_finished`.
 
     Django's own two receivers only log and are called at once, where anybody hears them. As soon as
-    a project has connected one of its own, the signals go through a thread, in order, with
-    connections of its own.
+    a project has connected one of its own, the signals go through threads with connections of their
+    own, in order for each job.
     """
 
-    def __init__(self, worker: str, send_finished: Callable[[Sequence[int]], object]) -> None:
-        self._worker, self._send_finished = worker, send_finished
-        self._handler_thread: HandlerThread | None = None
+    def __init__(
+        self,
+        worker: str,
+        send_finished: Callable[[Sequence[int]], object],
+        threads: SignalThreads,
+    ) -> None:
+        self._worker, self._send_finished, self.threads = worker, send_finished, threads
         self._is_heard = _is_heard(logging.INFO)
-
-    @property
-    def is_behind(self) -> bool:
-        return self._handler_thread is not None and self._handler_thread.pending > MOST_WAITING
 
     def result(self, inflight: InFlight) -> TaskResult[..., Any]:
         """Return Django's view of a running attempt; made when somebody first wants to see it."""
@@ -108,29 +110,16 @@ class TaskSignals:
     def swept(self, ids: Sequence[int]) -> None:
         """The leader has ended these jobs: those who have connected to the signal hear of it."""
         if _has_own(task_finished):
-            self._apart(self._send_finished, ids)
+            self.threads.put(SWEPT, partial(self._send_finished, ids))
 
     def _send_well(self, signal: Signal, result: TaskResult[..., Any], level: int) -> None:
         """At once where nobody listens but Django, whose line is quickly written; else apart: a
         project's receiver, or its logging handler, may well send an e-mail."""
         heard = django_log.isEnabledFor(level)
         if _has_own(signal) or (heard and not _logs_quickly(level)):
-            self._apart(_send, signal, result)
+            self.threads.put(int(result.id), partial(_send, signal, result))
         elif heard:
             _send(signal, result)
-
-    def _apart(self, call: Callable[..., object], *args: Any) -> None:
-        if self._handler_thread is None:
-            self._handler_thread = HandlerThread("signals")
-        self._handler_thread.submit(_call_in_thread, self._handler_thread, call, *args)
-
-    def flush(self) -> Future[None] | None:
-        """Return a future that is done when everything sent so far has been received."""
-        return None if self._handler_thread is None else self._handler_thread.submit(lambda: None)
-
-    def close(self) -> None:
-        if self._handler_thread is not None:
-            self._handler_thread.close()
 
 
 def _moment(seconds: float) -> datetime:
@@ -147,7 +136,10 @@ def _is_heard(level: int) -> bool:
     if not django_log.isEnabledFor(level):
         return False
     line = django_log.makeRecord(django_log.name, level, __file__, 0, "Task", (), None)
-    return any(level >= handler.level and handler.filter(line) for handler in _log_handlers())
+    return any(
+        level >= handler.level and (not _is_plain(handler) or handler.filter(line))
+        for handler in _log_handlers()
+    )
 
 
 def _log_handlers() -> Iterator[logging.Handler]:
@@ -157,22 +149,27 @@ def _log_handlers() -> Iterator[logging.Handler]:
         logger = logger.parent if logger.propagate else None
 
 
+def _is_plain(handler: logging.Handler) -> bool:
+    """Whether no code of the project decides what this handler takes."""
+    return all(type(each) in PLAIN_FILTERS for each in handler.filters)
+
+
 def _logs_quickly(level: int) -> bool:
-    """Whether a line of this level only goes to streams and files."""
-    return all(
-        level < handler.level or isinstance(handler, logging.StreamHandler | logging.NullHandler)
+    """Whether a line of this level only goes to streams and files, through no code of the project:
+    that has no place on the loop."""
+    return not django_log.filters and all(
+        level < handler.level
+        or (
+            isinstance(handler, logging.StreamHandler | logging.NullHandler)
+            and _is_plain(handler)
+            and all(map(_is_known, (handler, handler.formatter)))
+        )
         for handler in _log_handlers()
     )
 
 
-def _call_in_thread(handler_thread: HandlerThread, call: Callable[..., object], *args: Any) -> None:
-    handler_thread.prepare()
-    try:
-        call(*args)
-    except Exception:
-        log.exception("signal_not_sent")
-    finally:
-        handler_thread.tidy()
+def _is_known(thing: object) -> bool:
+    return thing is None or type(thing).__module__.partition(".")[0] in KNOWN_MODULES
 
 
 def _sender(alias: str) -> type[BaseTaskBackend]:

@@ -50,6 +50,7 @@ class Watchdog:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.first_stop_at: float | None = None  # monotonic
         self.deadline: float | None = None  # monotonic; the enforced end of the process
+        self.code = FORCED  # of an enforced end; once the last line is logged, the one that it says
         # How late the loop may answer; looked at as often. Well inside the shortest trust.
         self.lag_seconds = min(MOST_LAG_SECONDS, settings.lease_seconds / 4)
         self._dead_man = DeadMan(settings.lease_seconds)
@@ -98,6 +99,12 @@ class Watchdog:
         with self._lock:
             self.deadline = min(self.deadline or moment, moment)
             self._dead_man.arm(self.deadline)
+
+    def left(self, most: float, margin: float) -> float:
+        """How long a last step may take: so long at most, and within the deadline."""
+        if self.deadline is None:
+            return most
+        return max(min(self.deadline - margin - time.monotonic(), most), 0.0)
 
     def rearm(self) -> None:
         """Called on the loop with every beat, as a sign of life: move the dead-man switch."""
@@ -226,4 +233,4 @@ class Watchdog:
             self._dead_man.write(f"{first}{stacks.everything(self.loop)}\n")
         with contextlib.suppress(BaseException):
             logs.flush(LOG_SECONDS)
-        os._exit(FORCED)
+        os._exit(self.code)
