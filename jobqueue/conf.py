@@ -260,7 +260,7 @@ def _sum_faults(settings: Settings) -> list[Fault]:
         )
         faults.append(Fault("W001", "JOBQUEUE['DRAIN_SECONDS']", message, hint))
     if s.timeout_seconds is None:
-        message = "is None: an attempt that hangs keeps its slot for ever."
+        message = "is None: an attempt that hangs keeps its slot indefinitely."
         hint = "Write the longest time in seconds that an attempt may run."
         faults.append(Fault("W002", "JOBQUEUE['TIMEOUT_SECONDS']", message, hint))
     return faults

@@ -34,7 +34,7 @@ def whole(low: int, high: int) -> Rule:
 
 
 def retention(value: Any) -> str | None:
-    wish = "a dict from SUCCEEDED, CANCELLED, DEAD and ACTS to seconds, or to None to keep for ever"
+    wish = "a dict from SUCCEEDED, CANCELLED, DEAD and ACTS to seconds, or to None to keep them"
     if not isinstance(value, Mapping) or set(value) - {"SUCCEEDED", "CANCELLED", "DEAD", "ACTS"}:
         return wish
     return wish if any(number(low=0, none=True)(seconds) for seconds in value.values()) else None

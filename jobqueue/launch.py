@@ -117,7 +117,7 @@ def _own_queues() -> list[str]:
 
 
 def _refuse_unknown_queues(names: Iterable[str]) -> None:
-    """A typing error would else be a worker that waits for ever."""
+    """Otherwise a typing error would make a worker that waits indefinitely."""
     backends = _own_backends()
     if not all(backend.queues for backend in backends):
         return  # any name is accepted at the enqueue, too

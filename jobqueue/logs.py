@@ -204,7 +204,7 @@ class Delivery:
         )
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
-        self.dropped = self._dropped_told = 0
+        self.dropped = self._dropped_logged = 0
         self.is_stuck = False  # a handler kept the thread beyond the end
 
     def put(self, call: Callable[[], object]) -> None:
@@ -228,11 +228,11 @@ class Delivery:
             with contextlib.suppress(BaseException):  # also a handler that raises SystemExit
                 context.run(call)
             del item, context, call
-            if self.dropped > self._dropped_told:
-                self._tell_dropped()
+            if self.dropped > self._dropped_logged:
+                self._log_dropped()
 
-    def _tell_dropped(self) -> None:
-        number, self._dropped_told = self.dropped - self._dropped_told, self.dropped
+    def _log_dropped(self) -> None:
+        number, self._dropped_logged = self.dropped - self._dropped_logged, self.dropped
         log.warning("log_records_dropped", number=number)
 
     def flush(self, seconds: float) -> bool:
@@ -266,7 +266,7 @@ _lock = threading.Lock()
 @contextlib.contextmanager
 def delivering(seconds: Callable[[], float]) -> Iterator[Delivery]:
     """Have events delivered by a thread while the block runs. At its end all are delivered, for at
-    most so many seconds: a handler that hangs keeps nobody."""
+    most this many seconds: a handler that hangs keeps nobody waiting."""
     global _delivery
     with _lock:
         if _delivery is None:

@@ -87,7 +87,7 @@ def _call_options(task: Task[..., Any], options: dict[str, Any], current: Settin
         name: dotted(value) for name, value in options.items() if value != usual.get(name, UNSET)
     }
     if changed.get("max_attempts") not in (None, current.max_attempts):
-        del changed["max_attempts"]  # its column tells, unless it is what the setting says anyway
+        del changed["max_attempts"]  # its column has it, unless it is the setting's value
     for name in further_fields(task):
         if (value := getattr(task, name)) != getattr(declared, name, UNSET):
             changed[name] = _as_json(task, name, value, current)

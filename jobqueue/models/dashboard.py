@@ -1,4 +1,4 @@
-"""A name under which the dashboard stands in the admin's index, among the models."""
+"""The dashboard's entry in the admin's index, among the models."""
 
 from django.utils.translation import gettext_lazy as _
 

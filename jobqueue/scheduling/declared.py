@@ -52,7 +52,7 @@ class Synchronised:
     created: list[str] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
     enabled_again: list[str] = field(default_factory=list)
-    undeclared: list[str] = field(default_factory=list)  # of code, but declared no more
+    undeclared: list[str] = field(default_factory=list)  # of code, but no longer declared
     foreign: list[str] = field(default_factory=list)  # an operator has made one of that name
 
 

@@ -221,7 +221,7 @@ def _is_over(connection: AsyncConnection[Any]) -> bool:
 
 
 class Backoff:
-    """Waits before the next try after weather: doubling, capped, jittered by a quarter."""
+    """Waits after transient errors: doubling, capped, jittered by a quarter."""
 
     def __init__(self, first: float = 0.1, most: float = 5.0) -> None:
         self.first, self.most, self.failures = first, most, 0

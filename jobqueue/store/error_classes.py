@@ -1,4 +1,4 @@
-"""What an error of the database means: weather, a refusal, or data that it will not take."""
+"""What an error of the database means: transient, a refused login, or refused data."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import psycopg
 from psycopg import errors
 
 # 08 connection, 40 deadlock and serialization, 53 resources, 57 intervention, 58 system
-WEATHER_CLASSES = {"08", "40", "53", "57", "58"}
+TRANSIENT_CLASSES = {"08", "40", "53", "57", "58"}
 # Read-only after a failover; lock not available; time-outs of a transaction
 READ_ONLY = "25006"
-WEATHER_STATES = {READ_ONLY, "55P03", "25P03", "25P04"}
+TRANSIENT_STATES = {READ_ONLY, "55P03", "25P03", "25P04"}
 # After these a session is not used again: read-only; prepared statements that are not there, or are
 # another's.
 USELESS_STATES = {READ_ONLY, "26000", "42P05"}
@@ -36,12 +36,12 @@ def is_transient(error: BaseException) -> bool:
         return True  # the connection was closed under the call
     state = getattr(error, "sqlstate", None)
     if state is not None:
-        return state[:2] in WEATHER_CLASSES or state in WEATHER_STATES
+        return state[:2] in TRANSIENT_CLASSES or state in TRANSIENT_STATES
     return isinstance(error, psycopg.OperationalError) and not is_refused(error)
 
 
 def is_answer(error: BaseException) -> bool:
-    """Of what is weather: whether the database is there and only this statement did not get
+    """Of what is transient: whether the database is there and only this statement did not get
     through: a time-out of statements or locks, a deadlock, a serialization failure."""
     state = getattr(error, "sqlstate", None) or ""
     return state in {"57014", "55P03"} or state[:2] == "40"

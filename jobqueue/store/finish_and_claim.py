@@ -25,8 +25,8 @@ from jobqueue.store.values import array, read_json, uuids
 
 Connection = AsyncConnection[Any]
 
-# What `finish.FINISH` does for a success, and no more: most outcomes are one, and nothing has to
-# be decided then. What cannot be written here (locked, or no longer ours) is left to that.
+# What `finish.FINISH` does for a success, and nothing else: most outcomes are one, and then nothing
+# has to be decided. What cannot be written here (locked, or no longer ours) is left to that.
 _SUCCEED = """\
 WITH locked AS MATERIALIZED (
     SELECT j.id, j.lease_token, j.claimed_at, j.attempts FROM jobqueue_job j

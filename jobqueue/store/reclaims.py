@@ -27,7 +27,7 @@ class Lapsed:
     failures: int
 
 
-# `skip` names rows that the database refused to change; they must not stand in the others' way.
+# `skip` names rows that the database refused to change; they must not block the others.
 LAPSED = """
 SELECT j.id, j.lease_token AS token, j.task, j.options::text AS options, j.failures
 FROM jobqueue_job j

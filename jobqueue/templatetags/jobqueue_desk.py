@@ -137,5 +137,5 @@ def short_task(value: str) -> str:
 
 @register.filter
 def short_id(value: object) -> str:
-    """The last part of a UUID, enough to tell processes apart."""
+    """The last part of a UUID, enough to distinguish processes."""
     return "" if value is None else str(value)[-8:]

@@ -120,7 +120,7 @@ class Components:
             leader=self.leader,
             bulk_orders=self.bulk_orders,
             phase=lambda: shutdown.phase,
-            idle_reason=self.idle_reasons.look,
+            idle_reason=self.idle_reasons.check,
             signals_dropped=lambda: self.signal_threads.dropped,
             on_beat=on_beat,
             on_overdue=lambda: self.claimer.poll(),

@@ -13,7 +13,7 @@ from jobqueue.worker.outcomes.signal_threads import SignalThreads
 
 # What passes sooner is everyday life: an outcome on its way, a round whose answer is awaited.
 MOMENT_SECONDS = 1.0
-# Logged when it has lasted for so long, and again each minute.
+# Logged when it has lasted this long, and again each minute.
 LASTING_SECONDS, AGAIN_SECONDS = 10.0, 60.0
 log = get_logger()
 
@@ -36,9 +36,9 @@ class IdleReasons:
         self._claimed, self._claimed_at = -1, time.monotonic()
         self._since = self._log_at = 0.0
 
-    def look(self) -> str:
+    def check(self) -> str:
         """Return the reason as one word; empty where there is none."""
-        self.signals.look()
+        self.signals.check()
         now, reason = time.monotonic(), self._find()
         if reason is not self.reason:
             self._end(now)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from jobqueue.worker.threads.handler_thread import HandlerThread
 
+type TaskCallback = Callable[[asyncio.Task[Any]], None]
+
 
 class Stop(StrEnum):
     """Why a handler was asked to stop."""
@@ -104,7 +106,7 @@ class InFlight:
         self.blocked = ""  # the stack with which it blocked the event loop
         self.children: set[asyncio.Task[Any]] | None = None
         # Takes over the tasks that start when the handler has ended already.
-        self.on_late_child: Callable[[asyncio.Task[Any]], None] | None = None
+        self.on_late_child: TaskCallback | None = None
 
     @property
     def token(self) -> UUID:
@@ -155,9 +157,8 @@ class InFlight:
         delivered, so that it cannot cut a clean-up short. The first reason stays."""
         if why is Stop.CANCEL:
             self.control.cancelled = True
-        if self.ended:
-            return
-        if self.stop_reason is not None and now - self._stop_sent_at < cleanup_seconds:
+        is_cleaning_up = self.stop_reason is not None and now - self._stop_sent_at < cleanup_seconds
+        if self.ended or is_cleaning_up:
             return
         if self.stop_reason is None:
             self.stop_reason, self.stop_requested_at = why, now
@@ -192,8 +193,7 @@ class InFlight:
         self.result = result
 
     def set_deadline(self, deadline: float | None, overdue: Callable[[], None]) -> None:
-        """What runs from now on may run until then. The timer is set when the first step leaves
-        something over: for short handlers it would be the dearest part."""
+        """What runs from now on may run until then. Short handlers never need the timer."""
         self.deadline = deadline
         if self._first_step_made:
             self._set_timer(overdue)
@@ -223,11 +223,8 @@ class InFlight:
         self.children.add(task)
         task.add_done_callback(self.children.discard)
 
-    def release_children(
-        self, on_late_child: Callable[[asyncio.Task[Any]], None]
-    ) -> list[asyncio.Task[Any]]:
-        """The handler has ended: return the tasks that it left behind. Later ones go to
-        `on_late_child`."""
+    def release_children(self, on_late_child: TaskCallback) -> list[asyncio.Task[Any]]:
+        """The handler has ended: return the tasks that it left behind; later ones go there."""
         self.on_late_child = on_late_child
         left = [task for task in self.children or () if not task.done()]
         self.children = None

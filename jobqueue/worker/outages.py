@@ -22,8 +22,8 @@ class OutageLog:
         self._since = 0.0
 
     def begin(self, purpose: str, error: BaseException, *, helper: bool = False) -> None:
-        """A service has met weather. A helper's work is also done without it, so that its trouble
-        alone is no outage; and what is one, the others say."""
+        """A service has met a transient error. A helper's work is also done without it, so its
+        trouble alone is no outage; the other services report one."""
         if is_answer(error) or helper:
             if purpose not in self._hindered and not (helper and self._troubled):
                 self._hindered.add(purpose)
@@ -48,9 +48,10 @@ class OutageLog:
 
 
 class ErrorPolicy:
-    """How one service takes its errors: weather is waited out, the fifth bug in a row is raised.
+    """How one service handles its errors: it waits after transient ones and raises the fifth bug in
+    a row.
 
-    Only a complete success resets the count: a loop that fails for ever but ticks looks healthy
+    Only a complete success resets the count: a loop that always fails but goes on looks healthy
     and does nothing.
     """
 

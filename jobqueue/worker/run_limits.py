@@ -47,7 +47,7 @@ class Limits:
 
     @contextlib.contextmanager
     def while_starting(self) -> Iterator[None]:
-        """The database may keep the worker waiting; the time runs all the same."""
+        """The database may keep the worker waiting; the time runs nevertheless."""
         timer = None
         if self._end is not None:
             timer = asyncio.get_running_loop().call_at(self._end, self._out_of_time)

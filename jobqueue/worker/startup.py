@@ -88,8 +88,8 @@ async def prepare(
         work.cancel()
         return
     if error := work.exception():
-        weather = is_transient(error.__cause__ or error)  # Django wraps the driver's
-        details = {"error": str(error).strip()} if weather else {"exc_info": error}
+        transient = is_transient(error.__cause__ or error)  # Django wraps the driver's
+        details = {"error": str(error).strip()} if transient else {"exc_info": error}
         log.error("schedules_sync_failed", **details)
     handler_threads.give_back(handler_thread)
 

@@ -31,7 +31,7 @@ from jobqueue.worker.startup import first_contact, prepare
 
 # For a claim in flight, when the drain has left it no time.
 CLAIM_SECONDS = 0.5
-# For asking what a claim brought whose answer was lost, when the shutdown leaves no more.
+# For asking what a claim brought whose answer was lost, when the shutdown leaves no more time.
 RECOVER_SECONDS = 0.5
 REPORT_SECONDS = 0.5  # of the last step, for the row's stop report
 log = get_logger()

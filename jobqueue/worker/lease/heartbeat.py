@@ -191,7 +191,7 @@ class Heartbeat:
             await self.session.call(events.note, budget, notes, actor)
             for note in notes:
                 self.notes.remove(note)
-        await self.bulk_orders.look(self.session, self.settings.beat_budget_seconds)
+        await self.bulk_orders.run_slices(self.session, self.settings.beat_budget_seconds)
         if self._silent:
             await self.dead_workers.detect(next_beat - loop_time())
 

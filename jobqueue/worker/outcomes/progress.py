@@ -34,7 +34,7 @@ class Progress:
         self._news.pop(inflight.token, None)
 
     async def store(self) -> None:
-        """Write the latest of each claim; after weather it is kept for the next time."""
+        """Write the latest of each claim; after a transient error it is kept for the next time."""
         batch = [
             inflight
             for inflight in self._news.values()

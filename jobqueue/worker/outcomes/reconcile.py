@@ -1,4 +1,4 @@
-"""What became of an outcome whose row bears its token no more: it landed before, or is refused."""
+"""What became of an outcome whose row no longer has its token: landed before, or refused."""
 
 from __future__ import annotations
 

@@ -13,11 +13,11 @@ from jobqueue.logs import get_logger
 from jobqueue.worker.threads.handler_thread import HandlerThread
 
 MOST_THREADS = 4
-# The project's receivers lag behind the jobs: claim no more until they have caught up.
+# The project's receivers lag behind the jobs: claim none until they have caught up.
 MOST_WAITING = 1_000
 # A call beyond this is named with its stack, and its thread is set aside.
 CALL_SECONDS = 10.0
-# Another thread is started when those that there are have been busy with one call for so long.
+# Another thread is started when those that there are have been busy with one call this long.
 SLOW_SECONDS = 0.01
 log = get_logger()
 
@@ -69,7 +69,7 @@ class SignalThreads:
             self.waiting += 1
             self._employ()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Name the calls that take too long, and set their threads aside."""
         now = time.monotonic()
         with self._lock:
@@ -88,10 +88,10 @@ class SignalThreads:
 
     @property
     def is_behind(self) -> bool:
-        """Whether so many wait that no more jobs should be claimed."""
+        """Whether so many wait that no jobs should be claimed."""
         if self.waiting <= MOST_WAITING:
             return False
-        self.look()
+        self.check()
         return not self._are_all_aside()
 
     @property
@@ -171,7 +171,7 @@ class SignalThreads:
             return future
 
     async def end(self, seconds: float) -> None:
-        """The receivers hear of the last outcomes, for so long at most."""
+        """The receivers get the last outcomes, for this long at most."""
         if (flushed := self.flush()) is not None:
             await asyncio.wait({asyncio.wrap_future(flushed)}, timeout=max(seconds, 0))
         self.close()

@@ -108,7 +108,7 @@ class TaskSignals:
         self._send_well(task_finished, result, logging.ERROR if failed else logging.INFO)
 
     def swept(self, ids: Sequence[int]) -> None:
-        """The leader has ended these jobs: those who have connected to the signal hear of it."""
+        """The leader has ended these jobs: receivers of the signal are called."""
         if _has_own(task_finished):
             self.threads.put(SWEPT, partial(self._send_finished, ids))
 

@@ -101,7 +101,7 @@ class Watchdog:
             self._dead_man.arm(self.deadline)
 
     def left(self, most: float, margin: float) -> float:
-        """How long a last step may take: so long at most, and within the deadline."""
+        """How long a last step may take: this long at most, and within the deadline."""
         if self.deadline is None:
             return most
         return max(min(self.deadline - margin - time.monotonic(), most), 0.0)
