@@ -112,6 +112,12 @@ class InFlight:
     def token(self) -> UUID:
         return self.claim.token
 
+    @property
+    def needs_lease(self) -> bool:
+        """Whether its handler may still act under the lease. One that has committed keeps none:
+        what runs then are the hooks of its commit."""
+        return not (self.ended or self.committed)
+
     def mark_started(self) -> None:
         """The handler is about to be called."""
         self.started = True
@@ -293,11 +299,4 @@ class InFlightJobs:
 
     def trusted_since(self) -> float | None:
         """The oldest send time among the claims whose handler may still act."""
-        return min(
-            (
-                inflight.trusted_from
-                for inflight in list(self._by_token.values())
-                if not inflight.ended
-            ),
-            default=None,
-        )
+        return min((each.trusted_from for each in self if each.needs_lease), default=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 import time
@@ -236,6 +237,44 @@ def test_a_hook_that_fails_behind_the_commit_takes_nothing_back(work, body):
     assert told == ["on_commit_hook_failed"]
     assert (row.state, row.last_error, effects()) == (State.SUCCEEDED, "", ["effect"])
     assert running.worker.registry.counts[Fate.COMPLETED] == 1
+
+
+@pytest.mark.spec("S79")
+def test_what_has_committed_has_no_lease_to_keep(work, body, shared):
+    """A hook of the commit that outlasts the lease, such as a mail server that hangs, ends neither
+    the worker nor the jobs beside it."""
+    running = work(
+        concurrency=3,
+        lease_seconds=3.0,
+        heartbeat_seconds=0.3,
+        cancel_seconds=0.5,
+        drain_seconds=1.0,
+    )
+    stop = shared.events["stop"]
+
+    def handler():
+        write()
+        transaction.on_commit(lambda: stop.wait(30) and jobs.note("hook"))
+
+    async def neighbour():
+        while not stop.is_set():
+            await asyncio.sleep(0.01)
+
+    with captured() as entries:
+        beside = jobs.acall.enqueue(body(neighbour))
+        job = jobs.atomically.enqueue(body(handler))
+        inflight = running.wait(lambda: running.inflight(job))
+        running.wait(lambda: inflight.committed)
+        committed = time.monotonic()
+        guard = running.worker.components.lease_guard
+        running.wait(lambda: time.monotonic() > committed + guard.end_seconds + 0.5)
+        stop.set()
+        assert running.final(job).state == State.SUCCEEDED
+        row = running.final(beside)
+        running.quiet()
+    assert (row.state, row.attempts) == (State.SUCCEEDED, 1)
+    assert "lease_not_renewed" not in {entry["event"] for entry in entries}
+    assert shared.notes == ["hook"]
 
 
 @pytest.mark.spec("S80")

@@ -44,7 +44,7 @@ class LeaseGuard:
         now = loop_time()
         due = now + self.stop_seconds
         for inflight in self.registry:
-            if inflight.ended:
+            if not inflight.needs_lease:
                 continue
             stop = inflight.trusted_from + self.stop_seconds
             end = inflight.trusted_from + self.end_seconds
