@@ -20,6 +20,7 @@ from jobqueue.store import deaths
 from jobqueue.store.connections import Backoff, Session
 from jobqueue.worker.hints import send_hint
 from jobqueue.worker.process.liveness import announcements
+from jobqueue.worker.process.signals import HANDLED, STOPS
 from jobqueue.worker.process.supervisor_link import CHILD, PIPE, RECYCLED, SUPERVISOR
 
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.5, 30.0
@@ -30,8 +31,6 @@ CERTIFY_SECONDS = 2.0
 LOG_SECONDS = 2.0  # for the last events, where the project's handlers are slow
 # A child whose beats fail for this long, while the database answers the supervisor, is replaced.
 STALE_SECONDS, LOOK_SECONDS = 60.0, 15.0
-STOPS = (signal.SIGTERM, signal.SIGINT)
-FORWARDED = (*STOPS, signal.SIGHUP, signal.SIGUSR2)
 WORST_FIRST = (1, 2, 5, 6, 3, 4, 0)
 log = get_logger()
 
@@ -77,7 +76,7 @@ class Supervisor:
         """Return the worst exit code once no child is left."""
         self._pipe = os.pipe()  # its writing end closes when this process ends, however it ends
         loop = asyncio.get_running_loop()
-        for number in FORWARDED:
+        for number in HANDLED:
             loop.add_signal_handler(number, self.forward, number)
         self.log.info("supervisor_started", processes=self.processes, pid=os.getpid())
         watcher = asyncio.create_task(self._watch())

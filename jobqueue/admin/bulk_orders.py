@@ -95,7 +95,7 @@ def submit(
         raise PermissionDenied from error
     if created:
         perform.log_object(user, order, ADDITION, f"{verb.name}: {data['reason']}"[:500])
-    orders.work_through(order.pk, AT_ONCE_SECONDS)
+    orders.work_through(order.pk, AT_ONCE_SECONDS, stopping=lambda: False)
     order.refresh_from_db()
     if order.state != BulkOrder.State.DONE:
         return redirect("admin:jobqueue_bulkorder_change", order.pk)
@@ -149,7 +149,7 @@ class BulkOrderAdmin(DeskAdmin):
         order = self._get(pk)
         if not self._may(request, order):
             raise PermissionDenied
-        orders.work_through(order.pk, AT_ONCE_SECONDS)
+        orders.work_through(order.pk, AT_ONCE_SECONDS, stopping=lambda: False)
         if is_fragment(request):
             return self.render(request, "order_live.html", self._facts(request, self._get(pk)))
         return redirect("admin:jobqueue_bulkorder_change", pk)

@@ -74,7 +74,7 @@ def ask(
     return order, created
 
 
-def work_through(pk: int, seconds: float, stopping: Callable[[], bool] = lambda: False) -> None:
+def work_through(pk: int, seconds: float, stopping: Callable[[], bool]) -> None:
     """Do slices of one order until it has ended, the time is over, or somebody else works at it.
 
     Raises RightsUnreadableError, or what the database raises.

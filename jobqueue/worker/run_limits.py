@@ -79,10 +79,10 @@ class Limits:
             self.verdict = self.verdict or IdleVerdict(idle=False)
             self.stop(OUT_OF_TIME)
 
-    async def settle(self) -> None:
+    async def confirm(self) -> None:
         """Jobs ended after the last look: ask once more who died."""
         if self._watch is not None and self.verdict is not None:
-            self.verdict = await self._watch.settle(self.verdict, CLOSE_SECONDS)
+            self.verdict = await self._watch.confirm(self.verdict, CLOSE_SECONDS)
 
 
 LOOK_SECONDS = 1.0
@@ -145,7 +145,7 @@ class IdleWatch:
             await asyncio.sleep(max(0.0, pause if end is None else min(pause, end - loop_time())))
         return self._verdict(idle=False)
 
-    async def settle(self, verdict: IdleVerdict, seconds: float = 1.0) -> IdleVerdict:
+    async def confirm(self, verdict: IdleVerdict, seconds: float = 1.0) -> IdleVerdict:
         """After the shutdown: count once more who died, since jobs ended after the last look."""
         await self._is_idle(loop_time() + seconds)
         return self._verdict(idle=verdict.idle)

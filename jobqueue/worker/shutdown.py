@@ -122,7 +122,7 @@ class Shutdown:
         services.expect("completer")
         completer.close()
         for inflight in running:  # while that is being written
-            _tell_of(inflight)
+            _log_abandoned(inflight)
         await services.end("completer", RELEASE_SECONDS)
         lost = completer.give_up_all()
         for inflight in registry:
@@ -144,7 +144,7 @@ class Shutdown:
         }
 
 
-def _tell_of(inflight: InFlight) -> None:
+def _log_abandoned(inflight: InFlight) -> None:
     stack = stacks.of_handler(inflight)
     log.error("handler_abandoned", job=inflight.claim.id, task=inflight.claim.task, stack=stack)
 

@@ -102,7 +102,7 @@ class Worker:
             if not self.shutdown.requested.is_set():
                 self._start()
                 await self.shutdown.requested.wait()
-                await self._leave()
+                await self._shut_down()
             return await self._stop()
         finally:
             await self._close()
@@ -178,7 +178,7 @@ class Worker:
         if self.components.leader is not None:
             self._resigning = asyncio.create_task(self.components.leader.resign(), name="resign")
 
-    async def _leave(self) -> None:
+    async def _shut_down(self) -> None:
         """The phases. Each comes after the one before, whatever that met."""
         await self._step("drain", self.shutdown.drain(self.registry, self.services.get("claimer")))
         await self._step("cancel", self._cancel())
@@ -226,7 +226,7 @@ class Worker:
         steps = {
             "report": self._report(report, end),
             "stray tasks": self.components.executor.leftover_tasks.close(),
-            "verdict": self.limits.settle(),
+            "verdict": self.limits.confirm(),
         }
         left = end - time.monotonic()
         await asyncio.gather(*(within(left, what, work) for what, work in steps.items()))

@@ -194,7 +194,8 @@ def test_the_system_checks_tell_the_same_faults(given):
             id="jobqueue.W001",
         ),
         Warning(
-            "JOBQUEUE['TIMEOUT_SECONDS']: is None: an attempt that hangs keeps its slot indefinitely.",
+            "JOBQUEUE['TIMEOUT_SECONDS']: is None: "
+            "an attempt that hangs keeps its slot indefinitely.",
             hint="Write the longest time in seconds that an attempt may run.",
             id="jobqueue.W002",
         ),

@@ -312,6 +312,10 @@ def test_a_handler_that_hangs_to_the_end_is_left_with_its_records_counted(kept: 
             log.info("job_succeeded")
     assert delivery.is_stuck
     assert delivery.dropped >= 2
+    kept.go.set()
+    assert delivery._thread is not None
+    delivery._thread.join(10)  # what it still says belongs to this test
+    assert not delivery._thread.is_alive()
 
 
 def test_a_handler_that_leaves_ends_no_delivery(kept: Kept) -> None:

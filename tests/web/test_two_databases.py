@@ -1,5 +1,6 @@
 """The queue's tables on a database beside the project's own, which may be another vendor's."""
 
+import contextlib
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,7 +54,7 @@ def test_each_database_gets_its_own_tables_and_the_models_find_theirs(
 ) -> None:
     code, _, err = site("migrate", routers=routers)
     assert code == 0, err
-    with sqlite3.connect(site.file) as connection:
+    with contextlib.closing(sqlite3.connect(site.file)) as connection:
         tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
         assert "contacts_contact" in tables  # an app behind this one is migrated too
         assert "auth_permission" in tables

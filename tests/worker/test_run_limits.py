@@ -186,7 +186,7 @@ async def test_a_job_that_dies_during_the_shutdown_changes_the_verdict(connectio
         "INSERT INTO jobqueue_job (task, state, finished_at) "
         "VALUES ('x.y', 'DEAD', clock_timestamp())"
     )
-    assert (await task.watch.settle(verdict)).code == 3
+    assert (await task.watch.confirm(verdict)).code == 3
 
 
 @pytest.mark.spec("S164", "S162")

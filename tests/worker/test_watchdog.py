@@ -132,7 +132,7 @@ async def test_a_frozen_process_is_not_taken_for_a_blocked_loop(watchdog, monkey
     hold(watchdog.registry, trusted_from=time.monotonic() - 100)
     watchdog.loop = asyncio.get_running_loop()
     watchdog._answered = time.monotonic() - 50
-    monkeypatch.setattr(watchdog, "_hear", lambda seconds: time.sleep(seconds + 1))
+    monkeypatch.setattr(watchdog, "_read_signals", lambda seconds: time.sleep(seconds + 1))
     watchdog._turn()
     assert watchdog._blocked_since is None
     assert watchdog.left == []
@@ -146,7 +146,7 @@ async def test_a_log_that_fails_does_not_end_the_watch(watchdog, monkeypatch):
         calls.append(args)
         raise OSError("no stderr")
 
-    monkeypatch.setattr(watchdog, "_look_at_loop", broken)
+    monkeypatch.setattr(watchdog, "_check_loop", broken)
     with watchdog.running(signals=False):
         watchdog.watch(asyncio.get_running_loop())
         await until(lambda: len(calls) >= 2)

@@ -11,6 +11,7 @@ from typing import Any
 
 from jobqueue.logs import get_logger
 from jobqueue.worker.inflight import InFlight
+from jobqueue.worker.process.signals import HANDLED
 from jobqueue.worker.threads import orm_connections
 
 # The claim whose handler runs here: what it starts on the loop belongs to it.
@@ -170,7 +171,6 @@ class LeftoverTasks:
             await asyncio.wait(set(self._tasks), timeout=COLLECT_SECONDS)
 
 
-HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)
 _forks_watched = False
 
 
@@ -199,7 +199,7 @@ def _disinherit() -> None:
     if current_inflight.get() is None:
         return
     signal.set_wakeup_fd(-1)
-    for number in HEARD:
+    for number in HANDLED:
         default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
         signal.signal(number, default)
     orm_connections.forget_connections()

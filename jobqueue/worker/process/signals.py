@@ -11,7 +11,8 @@ from types import FrameType
 from typing import Any
 
 # QUIT stays with the system. USR1, which would end the process without a word, is ignored.
-HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)
+STOPS = (signal.SIGTERM, signal.SIGINT)
+HANDLED = (*STOPS, signal.SIGHUP, signal.SIGUSR2)
 IGNORED = (signal.SIGUSR1,)
 _former: dict[int, Any] = {}  # what stood there before, while signals are heard here
 _forking = threading.local()
@@ -22,7 +23,7 @@ def through(descriptor: int) -> Iterator[None]:
     """Have the number of each signal written to the descriptor. In the main thread only."""
     ignored = [number for number in IGNORED if signal.getsignal(number) is signal.SIG_DFL]
     wakeup = signal.set_wakeup_fd(descriptor, warn_on_full_buffer=False)
-    for number in (*HEARD, *ignored):
+    for number in (*HANDLED, *ignored):
         _former[number] = signal.signal(number, _noted_elsewhere)
     try:
         yield
@@ -47,7 +48,7 @@ def _put_back() -> None:
 
 def _before_fork() -> None:
     if _former:
-        _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
+        _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
 
 
 def _in_parent() -> None:

@@ -28,7 +28,6 @@ MOST_LAG_SECONDS = 1.0
 # A third signal this close behind the one before belongs to the same burst: it loses no work. But
 # a burst lasts no longer than this, or a held Ctrl-C would never be heard.
 BURST_SECONDS, BURST_MAX_SECONDS = 0.1, 1.0
-STOPS = (signal.SIGTERM, signal.SIGINT)
 FORCED = 5
 LOG_SECONDS = 0.2  # for events that wait for the project's handlers, at a hard exit
 log = get_logger()
@@ -120,7 +119,7 @@ class Watchdog:
 
     def _turn(self) -> None:
         start, seconds = time.monotonic(), self._wait_seconds()
-        self._hear(seconds)
+        self._read_signals(seconds)
         now = time.monotonic()
         self._enforce(now)
         overslept = now - start - seconds
@@ -128,14 +127,14 @@ class Watchdog:
             # Everything stood still, this thread too: the loop has not had its chance to answer.
             self._answered, self._blocked_since = now, None
             log.warning("process_stalled", seconds=round(overslept, 2))
-        self._look_at_loop(now)
+        self._check_loop(now)
 
     def _wait_seconds(self) -> float:
         ends = [self.deadline, self._trust_end() if self._blocked_since is not None else None]
         left = [end - time.monotonic() for end in ends if end is not None]
         return max(min([self.lag_seconds, *left]), 0.01)
 
-    def _hear(self, seconds: float) -> None:
+    def _read_signals(self, seconds: float) -> None:
         poll = select.poll()
         poll.register(self._ours, select.POLLIN)
         if not poll.poll(seconds * 1000):
@@ -143,7 +142,7 @@ class Watchdog:
         for number in self._ours.recv(64):
             if number == signal.SIGUSR2:
                 self._dead_man.write(f"stacks on request\n{stacks.everything(self.loop)}\n")
-            elif number not in STOPS or self._counts(time.monotonic()):
+            elif number not in process_signals.STOPS or self._counts(time.monotonic()):
                 self._pass_on(number)
 
     def _counts(self, now: float) -> bool:
@@ -175,13 +174,13 @@ class Watchdog:
         if self.deadline is not None and now >= self.deadline and not self._ended:
             self.exit_now("the deadline of the shutdown has passed")
 
-    def _look_at_loop(self, now: float) -> None:
+    def _check_loop(self, now: float) -> None:
         if self.loop is None:
             return
         lag = now - self._answered
         if lag > 2 * self.lag_seconds and self._blocked_since is None:
             self._blocked_since = self._answered
-            self._tell_of_block(lag)
+            self._log_block(lag)
         trust_end = self._trust_end()
         if self._blocked_since is not None and trust_end is not None and now > trust_end:
             self.exit_now("the event loop is blocked and a lease is no longer trusted")
@@ -198,7 +197,7 @@ class Watchdog:
             (inflight, stack), self._culprit = self._culprit, None
             self.on_block(inflight, stack, seconds)
 
-    def _tell_of_block(self, lag: float) -> None:
+    def _log_block(self, lag: float) -> None:
         inflight, stack = self._find_culprit(), stacks.of_thread(self._main)
         self._culprit = None if inflight is None else (inflight, stack)
         log.error(
