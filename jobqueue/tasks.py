@@ -15,8 +15,8 @@ from django.db import transaction
 from django.tasks import Task, TaskContext, TaskResultStatus
 from django.utils.module_loading import import_string
 
-from jobqueue.backoff import Backoff
-from jobqueue.conf import settings
+from jobqueue.backoff import Backoff, delay
+from jobqueue.conf import Settings, settings
 from jobqueue.context import JobContext
 from jobqueue.states import State
 
@@ -239,3 +239,12 @@ def check_arguments(
         except TypeError as error:
             parameters = signature_text(task.func)
             raise TypeError(f"{task.module_path}{parameters}: {error}") from None
+
+
+def retry_delay(rule: Backoff | str | None, failures: int, settings: Settings) -> float:
+    """Return the seconds that a job waits after this many counted failures; for a failure and a
+    loss alike. `rule`: the task's or the call's, perhaps as a dotted path. Lets out what it raises.
+    """
+    found: Backoff | None = import_string(rule) if isinstance(rule, str) else rule
+    base, ceiling = settings.backoff_base_seconds, settings.backoff_max_seconds
+    return delay(failures, base=base, ceiling=ceiling, rule=found)

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import json
 import sys
+import threading
 import time
 from collections import Counter
 from dataclasses import replace
@@ -347,6 +349,37 @@ async def test_an_orphan_whose_options_are_unreadable_is_reclaimed_like_its_neig
     for job in (bad, good):
         await until(lambda job=job: is_in(connection, job, "READY"))
     assert leader.is_leading
+
+
+@pytest.mark.spec("S181")
+async def test_slow_backoff_rules_hold_up_neither_the_loop_nor_the_other_orphans(
+    start, connection, monkeypatch
+):
+    """A rule is a project's code: it runs in a thread, and one that hangs gives way to the
+    default."""
+    asked, hang = [], threading.Event()
+
+    def slow(failures):
+        asked.append(threading.current_thread().name)
+        time.sleep(0.1)
+        return 0.0
+
+    def hangs(failures):
+        asked.append(threading.current_thread().name)
+        hang.wait(60)
+        return 0.0
+
+    monkeypatch.setitem(sys.modules, "tests.odd", SimpleNamespace(slow=slow, hangs=hangs))
+    options = [{"backoff": "tests.odd.hangs"}] + [{"backoff": "tests.odd.slow"}] * 25 + [{}] * 5
+    orphans = [(await add_running(connection, options=json.dumps(o)))[0] for o in options]
+    try:
+        leader = start()
+        for job in orphans:
+            await until(lambda job=job: is_in(connection, job, "READY"), seconds=30)
+        assert leader.is_leading
+    finally:
+        hang.set()
+    assert set(asked) == {"retry-rules"}
 
 
 @pytest.mark.spec("S161")

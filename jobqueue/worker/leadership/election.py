@@ -133,6 +133,7 @@ class Leader:
         finally:
             self._term = None
             self._ended.set()
+            self.job_steps.close()
             await self._session.close()
             await self._work.close()
 

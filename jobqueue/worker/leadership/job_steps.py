@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
 from psycopg import AsyncConnection
 
-from jobqueue import backoff, notifications
+from jobqueue import notifications
 from jobqueue.clock import loop_time
 from jobqueue.conf import DAY, Settings
 from jobqueue.logs import get_logger
@@ -19,9 +16,9 @@ from jobqueue.states import FINAL, State
 from jobqueue.store import due_work, history_pruning, minute_stats, promotion, reclaims, sweeps
 from jobqueue.store.batches import Swept, in_batch
 from jobqueue.store.connections import Session
-from jobqueue.tasks import known, options_of
 from jobqueue.worker.hints import send_hint
 from jobqueue.worker.leadership.maintenance import Step
+from jobqueue.worker.leadership.retry_rules import RetryRules
 from jobqueue.worker.leadership.row_batches import RowsAside, pick_and_act, promote
 
 BATCH_SECONDS = 1.75  # enforced by the server
@@ -52,6 +49,7 @@ class JobSteps:
         self.retention = {str(state): age for state, age in ages if age is not None}
         self._last_event = 0  # where the pass through the events stands
         self._aside = {name: RowsAside(name) for name in ("promote", "reclaim", "expire", "prune")}
+        self._rules = RetryRules(settings)
         self._epoch: float | None = None  # the database's clock minus the loop's
 
     def steps(self) -> list[Step]:
@@ -72,6 +70,10 @@ class JobSteps:
         """Rows that an earlier term set aside are tried again."""
         for aside in self._aside.values():
             aside.forget()
+
+    def close(self) -> None:
+        """This worker no longer leads."""
+        self._rules.close()
 
     def on_scheduled(self, at: float) -> None:
         """A job was enqueued that falls due at this moment of the database's clock."""
@@ -106,15 +108,19 @@ class JobSteps:
 
     async def reclaim(self, limit: int) -> bool:
         """Claims of dead and silent workers end as LOST."""
-        picked, swept = await pick_and_act(
+        aside = self._aside["reclaim"]
+        rows = await self._batch(reclaims.lapsed, limit, aside.ids())
+        # Outside of any transaction: a rule of the project's may take its time.
+        verdicts = await self._rules.verdicts(rows)
+
+        async def given(connection: AsyncConnection[Any]) -> list[reclaims.Verdict]:
+            return verdicts
+
+        _, swept = await pick_and_act(
             self._batch,
-            self._aside["reclaim"],
-            lambda connection: reclaims.lapsed(connection, limit, self._aside["reclaim"].ids()),
-            lambda connection, rows: reclaims.reclaim(
-                connection,
-                [reclaims.Verdict(row.id, row.token, self._delay(row)) for row in rows],
-                self.actor,
-            ),
+            aside,
+            given,
+            lambda connection, some: reclaims.reclaim(connection, some, self.actor),
         )
         if swept:
             workers = sorted({str(job.worker) for job in swept})
@@ -124,7 +130,7 @@ class JobSteps:
             if job.state == State.SCHEDULED:
                 self.on_scheduled(job.run_at)
         await self._notify_ready({job.queue for job in swept if job.state == State.READY})
-        return picked == limit and bool(swept)
+        return (len(rows) == limit or len(verdicts) < len(rows)) and bool(swept)
 
     async def expire(self, limit: int) -> bool:
         """Waiting jobs past their time end as DEAD."""
@@ -202,22 +208,6 @@ class JobSteps:
     async def _notify_ready(self, queues: set[str]) -> None:
         if queues and self.settings.notify:
             await send_hint(self.session, CALL_SECONDS, notifications.ready(queues))
-
-    def _delay(self, row: reclaims.Lapsed) -> float:
-        """The wait that a failure of this job would have had; never imports its module."""
-        base, ceiling = self.settings.backoff_base_seconds, self.settings.backoff_max_seconds
-        try:
-            task, options = known(row.task), json.loads(row.options)
-            rule = options.get("backoff", options_of(task).get("backoff") if task else None)
-            if isinstance(rule, str):
-                module, _, name = rule.rpartition(".")
-                rule = getattr(sys.modules.get(module), name, None)
-            return backoff.delay(row.failures + 1, base=base, ceiling=ceiling, rule=rule)
-        except asyncio.CancelledError:
-            raise
-        except BaseException:  # a project's rule may raise anything
-            log.warning("backoff_failed", job=row.id, task=row.task, exc_info=True)
-            return backoff.delay(row.failures + 1, base=base, ceiling=ceiling)
 
 
 def _log_final(job: Swept) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from django.utils.module_loading import import_string
-
-from jobqueue import backoff
+from jobqueue import tasks
 from jobqueue.conf import Settings
 from jobqueue.exceptions import RetryLater, check_delay
 from jobqueue.logs import get_logger
@@ -22,11 +20,7 @@ def retry_delay(
     try:
         if isinstance(error, RetryLater):
             return check_delay("RetryLater", error.seconds)
-        rule = options.backoff
-        if isinstance(rule, str):
-            rule = import_string(rule)
-        base, ceiling = settings.backoff_base_seconds, settings.backoff_max_seconds
-        return backoff.delay(inflight.claim.failures + 1, base=base, ceiling=ceiling, rule=rule)
+        return tasks.retry_delay(options.backoff, inflight.claim.failures + 1, settings)
     except BaseException:
         log.warning(
             "backoff_failed", job=inflight.claim.id, task=inflight.claim.task, exc_info=True
@@ -36,5 +30,4 @@ def retry_delay(
 
 def default_retry_delay(inflight: InFlight, settings: Settings) -> float:
     """Return the seconds that the settings say."""
-    base, ceiling = settings.backoff_base_seconds, settings.backoff_max_seconds
-    return backoff.delay(inflight.claim.failures + 1, base=base, ceiling=ceiling)
+    return tasks.retry_delay(None, inflight.claim.failures + 1, settings)
