@@ -5,7 +5,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class JobQueueConfig(AppConfig):
-    """Registers the system checks and the router. A reusable app sets up no logs for its host."""
+    """Registers the system checks and the router. It does not configure its host's logging."""
 
     name = "jobqueue"
     verbose_name = _("Job queue")

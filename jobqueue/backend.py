@@ -23,14 +23,14 @@ from jobqueue.tasks import JobTask
 
 
 class Door(BaseTaskBackend):
-    """What every backend of ours accepts and refuses, those for tests too."""
+    """What all our backends accept and refuse, including those for tests."""
 
     task_class = JobTask
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         self.given_queues: object = params.get("QUEUES", [])
         if not isinstance(self.given_queues, list | tuple | set | frozenset):
-            # A text would be read as the queues of its letters: the checks refuse it, by name.
+            # A string would be read as one queue per letter; the checks refuse it.
             params = {**params, "QUEUES": []}
         super().__init__(alias, params)
 
@@ -61,7 +61,7 @@ class JobQueueBackend(Door):
     supports_async_task = True
     supports_get_result = True
     supports_priority = True
-    supports_metadata = True  # of Djangos whose Task has it
+    supports_metadata = True  # in Django versions whose Task has it
 
     def enqueue[**P, R](
         self, task: Task[P, R], args: Sequence[Any], kwargs: dict[str, Any]

@@ -1,4 +1,4 @@
-"""System checks: the same faults that stop a worker, reported before it starts."""
+"""System checks: report the faults that stop a worker before it starts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COMMAND = "runworker"
 
 
 class CheckedBackend(Protocol):
-    """What is checked of one entry of TASKS."""
+    """What is checked in one entry of TASKS."""
 
     alias: str
     given_queues: Any
@@ -34,7 +34,7 @@ def register_all() -> None:
 
 
 def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
-    """Every fault of `JOBQUEUE` at once."""
+    """Report every fault in `JOBQUEUE` at once."""
     return [
         (Error if fault.code.startswith("E") else Warning)(
             f"{fault.key}: {fault.message}", hint=fault.hint, id=f"jobqueue.{fault.code}"
@@ -56,7 +56,7 @@ def check_command(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> l
 
 
 def check_pages(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
-    """The admin's pages work without htmx, but stand still."""
+    """Without htmx the admin's pages work but do not refresh."""
     if not apps.is_installed("django.contrib.admin") or apps.is_installed("django_htmx"):
         return []
     hint = 'Add "django_htmx" to INSTALLED_APPS.'
@@ -65,7 +65,7 @@ def check_pages(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> lis
 
 
 def check_routers(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
-    """A router of the project may speak for every model, and so for this app's."""
+    """A router of the project may decide for every model, and so for this app's."""
     current, faults = conf.read()
     if any(fault.code.startswith("E") for fault in faults) or routers.is_heard():
         return []
@@ -82,7 +82,7 @@ def check_server(
     databases: Sequence[str] | None = None,
     **_: Any,
 ) -> list[CheckMessage]:
-    """The server behind the queue's database; asked by `migrate`, and by `check --database`."""
+    """Check the queue's database server; run by `migrate` and `check --database`."""
     current, faults = conf.read()
     if current.database not in (databases or ()) or any(f.code.startswith("E") for f in faults):
         return []
@@ -93,7 +93,7 @@ def check_server(
 
 
 def server_fault(alias: str) -> ServerFault | None:
-    """Return what keeps this server from holding the queue; one that is away has no fault."""
+    """Return why this server cannot hold the queue, if so; one that is away has no fault."""
     wrapper: Any = connections[alias]
     try:
         wrapper.ensure_connection()
@@ -110,7 +110,7 @@ def server_fault(alias: str) -> ServerFault | None:
 
 
 def check_backend(backend: CheckedBackend) -> list[CheckMessage]:
-    """The queues of one entry of TASKS."""
+    """Check the queues of one entry of TASKS."""
     found: list[CheckMessage] = []
     if not apps.is_installed("jobqueue"):
         hint = 'Add "jobqueue" to INSTALLED_APPS.'

@@ -16,7 +16,7 @@ from django.core.signals import setting_changed
 from jobqueue import conf_rules
 
 DAY = 86400
-# The tolerated number of beats in a row that may fail before a lease is in danger.
+# How many beats in a row may fail before a lease is in danger.
 TOLERATED_FAILED_BEATS = 2
 LEADER_TRUST_MARGIN_SECONDS = 1.0
 # The whole process is gone at most this long after DRAIN_SECONDS + CANCEL_SECONDS.
@@ -30,18 +30,18 @@ QUEUE_NAME_RULE = (
     "1 to 63 of the letters a-z and A-Z, digits, '_', '.' and '-', the first one a letter or '_'"
 )
 
-# In the list of a worker's queues: every name, and one that is left out of them.
+# In a worker's list of queues: every name, and the mark of a name to leave out.
 EVERY_QUEUE, EXCEPT = "*", "-"
 
 
 def serves(queues: Collection[str], name: str) -> bool:
-    """Whether a worker with this list of queues serves the one of this name."""
+    """Whether a worker with this list of queues serves the queue of this name."""
     return name in queues or (EVERY_QUEUE in queues and EXCEPT + name not in queues)
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing wrong with the settings: which key, what it is, and what to write instead."""
+    """One fault in the settings: the key, its value, and what to write instead."""
 
     code: str  # E0xx stops the process, W0xx is a warning
     key: str
@@ -93,18 +93,18 @@ class Settings:
 
     @property
     def migrate_command(self) -> str:
-        """What makes the tables, as one types it."""
+        """The command that makes the tables, as typed."""
         where = "" if self.database == "default" else f" --database {self.database}"
         return f"manage.py migrate{where}"
 
     @property
     def beat_budget_seconds(self) -> float:
-        """How long one beat may take, the whole of it."""
+        """How many seconds one whole beat may take."""
         return self.heartbeat_seconds * 2 / 5
 
     @property
     def lease_margin_seconds(self) -> float:
-        """How long before its end a lease is no longer trusted."""
+        """How many seconds before its end a lease is no longer relied on."""
         return self.lease_seconds / 30
 
     @property
@@ -125,7 +125,7 @@ class Settings:
 
     @property
     def effective_poll_seconds(self) -> float:
-        """Without notifications every worker looks once a second."""
+        """The poll interval; once a second without notifications."""
         return self.poll_seconds if self.notify else min(1.0, self.poll_seconds)
 
 
@@ -156,7 +156,7 @@ KEYS = tuple(f.name.upper() for f in fields(Settings))
 
 
 def wish(key: str, value: object) -> str | None:
-    """Return what to write instead of this value of a setting; None when it is good."""
+    """Return what to write instead of this value; None if it is valid."""
     return _RULES[key](value)
 
 

@@ -1,11 +1,11 @@
-"""What the value of a setting may be. A rule returns the wish for a value that it refuses."""
+"""What the value of a setting may be. A rule returns what to write instead of a refused one."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from jobqueue.exceptions import MAX_DELAY_SECONDS
 
-Rule = Callable[[Any], str | None]  # the wish when the value is refused, else None
+Rule = Callable[[Any], str | None]  # what to write instead of a refused value, else None
 
 
 def number(*, low: float, exclusive: bool = False, none: bool = False) -> Rule:

@@ -13,12 +13,12 @@ from jobqueue.conf import settings
 from jobqueue.exceptions import JobCancelled
 from jobqueue.payload import encode
 
-# The job that is running here, so that what it enqueues knows its parent.
+# The job that is running here: the parent of the jobs that it enqueues.
 current_job: ContextVar[int | None] = ContextVar("jobqueue_current_job", default=None)
 
 
 class Control:
-    """What the worker and the handler let each other know.
+    """What the worker and the handler share.
 
     Plain attributes: each is written by one side and read by the other, from any thread.
     """
@@ -35,7 +35,7 @@ class Control:
 
     def __init__(self, on_progress: Callable[[], None] | None = None) -> None:
         self.cancelled = False
-        self.seen = False  # the handler has looked, and knows of the cancel
+        self.seen = False  # the handler has checked, and knows of the cancel
         self.stopping = False
         self.progress: str | None = None  # the latest, as JSON
         self.progress_number = 0
@@ -63,7 +63,7 @@ class JobContext(TaskContext):  # type: ignore[type-arg, misc]  # generic, not f
 
     @property
     def key(self) -> str:
-        """The same text in every attempt of this job: an idempotency key for calls elsewhere."""
+        """The same string in every attempt of this job: an idempotency key for calls elsewhere."""
         return f"jobqueue-{self.task_result.id}"
 
     @property
@@ -84,9 +84,9 @@ class JobContext(TaskContext):  # type: ignore[type-arg, misc]  # generic, not f
             raise JobCancelled("the handler saw the cancel request")
 
     def progress(self, done: float, total: float | None = None, note: str = "") -> None:
-        """Show how far the job is. Cheap; the worker stores the latest at most twice a second.
+        """Report how far the job is. Cheap; the worker stores the latest at most twice a second.
 
-        Raises NotJSON (a ValueError) when it is larger than PROGRESS_MAX_BYTES.
+        Raises NotJSON (a ValueError) if it is larger than PROGRESS_MAX_BYTES.
         """
         number = self.control.progress_number + 1
         value: dict[str, Any] = {"done": done, "total": total, "note": note, "number": number}

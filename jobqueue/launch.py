@@ -1,4 +1,4 @@
-"""From the command line's words to a running worker: parse, check, start, leave."""
+"""From the command line to a running worker: parse, check, start, exit."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from jobqueue.worker.process.supervisor_link import RECYCLED, parent
 from jobqueue.worker.startup import CannotStartError
 from jobqueue.worker.worker import Worker, WorkerOptions
 
-# For the interpreter's own end and what others do there, also on a machine that is very busy.
+# For the interpreter's own end and exit hooks of other code, even on a very busy machine.
 EXIT_SECONDS = 5.0
-STUCK_SECONDS = 1.0  # where it is known already that something hangs
+STUCK_SECONDS = 1.0  # if something is already known to hang
 
 
 class BadArgumentsError(ValueError):
@@ -58,10 +58,10 @@ class Options:
 
 
 def parse_queues(text: str | None) -> dict[str, int]:
-    """Return the queues and their weights; without a text those of this app's backends.
+    """Return the queues and their weights; without a value, those of this app's backends.
 
-    `NAME[:WEIGHT],…`; spaces around names are ignored. `*` stands for every name, new ones too, and
-    `-NAME` beside it leaves one out (here with the weight 0). Raises BadArgumentsError.
+    `NAME[:WEIGHT],…`; spaces around names are ignored. `*` stands for every name, new ones too;
+    `-NAME` with it leaves one out (returned with the weight 0). Raises BadArgumentsError.
     """
     if text is None:
         return dict.fromkeys(_own_queues(), 1)
@@ -117,10 +117,10 @@ def _own_queues() -> list[str]:
 
 
 def _refuse_unknown_queues(names: Iterable[str]) -> None:
-    """Otherwise a typing error would make a worker that waits indefinitely."""
+    """Otherwise a typo would make a worker that waits for ever."""
     backends = _own_backends()
     if not all(backend.queues for backend in backends):
-        return  # any name is accepted at the enqueue, too
+        return  # the enqueue accepts any name, too
     known = _own_queues()
     for name in (given.removeprefix(conf.EXCEPT) for given in names):
         if name != conf.EVERY_QUEUE and name not in known:
@@ -131,7 +131,7 @@ def _refuse_unknown_queues(names: Iterable[str]) -> None:
 
 
 def _check_tasks() -> None:
-    """The faults of TASKS, in the words of the system checks. Raises ImproperlyConfigured."""
+    """Report faults in TASKS as the system checks do. Raises ImproperlyConfigured."""
     try:
         backends = _own_backends()
     except InvalidTaskBackend as error:
@@ -148,7 +148,7 @@ def _check_tasks() -> None:
 
 
 def check(options: Options) -> Settings:
-    """Return the settings with the command's own values. Raises BadArgumentsError or
+    """Return the settings, with the command line's values in place. Raises BadArgumentsError or
     ImproperlyConfigured before anything starts."""
     given = {} if options.queues is None else parse_queues(options.queues)
     bounds: dict[str, tuple[Any, float]] = {
@@ -226,7 +226,7 @@ def launch(options: Options, command: Sequence[str] | None = None) -> int:
 
 
 def _say(error: Exception, code: int) -> int:
-    """One clear sentence a fault; never a traceback for a user's mistake."""
+    """Print one clear sentence per fault; a user's mistake never gets a traceback."""
     for line in str(error).splitlines():
         sys.stderr.write(f"runworker: {line}\n")
     return code
@@ -234,9 +234,9 @@ def _say(error: Exception, code: int) -> int:
 
 @contextlib.contextmanager
 def _frozen() -> Iterator[None]:
-    """What is loaded by now stays: to look through all of it again and again, the collector would
-    stop every handler for a twentieth of a second."""
-    was_frozen = gc.get_freeze_count() > 0  # by whoever calls us
+    """Exempt what is loaded by now from garbage collection: each scan of all of it would stop every
+    handler for a twentieth of a second."""
+    was_frozen = gc.get_freeze_count() > 0  # by the caller
     gc.collect()
     gc.freeze()
     try:
@@ -248,11 +248,11 @@ def _frozen() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a worker that has logged its last line leaves."""
+    """How a worker exits after its last log line."""
 
     code: int
     deadline: float | None  # monotonic
-    is_stuck: bool  # a receiver or a log handler of the project has not come back
+    is_stuck: bool  # a receiver or log handler of the project has not returned
 
     @property
     def left(self) -> float:
@@ -260,36 +260,35 @@ class Exit:
 
 
 def _bound_the_exit(end: Exit) -> None:
-    """The deadline covers the interpreter's own end too: what some library does there, such as
-    sending its last figures, may hang; where a receiver or a log handler hangs already, whose lock
-    `logging` wants for its own end, that is known. The exit code stands. Registered last, so that
-    it comes before all others."""
+    """The deadline covers the interpreter's own end too, where a library's exit hook may hang. If a
+    receiver or log handler hangs already, `logging` would wait for its lock. The exit code stands.
+    Registered last, so that it runs before all other hooks."""
     ending = threading.Event()
 
     def enforce() -> None:
         ending.wait()
         left = end.left or EXIT_SECONDS
         time.sleep(min(left, STUCK_SECONDS) if end.is_stuck else left)
-        with contextlib.suppress(Exception):  # no stderr that could be written to
+        with contextlib.suppress(Exception):  # stderr cannot be written to
             if not end.is_stuck:
                 faulthandler.dump_traceback()
         os._exit(end.code)
 
     def arm() -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.SIG_IGN)  # all is recorded: the exit code stands
+            signal.signal(number, signal.SIG_IGN)  # everything is recorded: the exit code stands
         ending.set()
-        with contextlib.suppress(Exception):  # should the thread never get its turn
+        with contextlib.suppress(Exception):  # in case the thread never gets to run
             faulthandler.dump_traceback_later(end.left + 2 * EXIT_SECONDS, exit=True)
 
-    # The interpreter starts no thread any more once it has begun to end.
+    # The interpreter starts no threads once it has begun to end.
     threading.Thread(target=enforce, name="exit", daemon=True).start()
     atexit.register(arm)
 
 
 def _exit_now(code: int) -> None:
-    """A handler's thread is still running: everything is recorded, and the interpreter's own end
-    would wait for it."""
+    """Exit now: everything is recorded, and the interpreter's own end would wait for a handler's
+    thread that is still running."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -47,14 +47,14 @@ def _readable() -> Render:
     def readable(level: str, fields: Fields) -> str:
         try:
             return str(render(None, level, dict(fields)))
-        except Exception:  # a value without a text of its own
+        except Exception:  # a value that JSON does not know
             return as_json(level, fields)
 
     return readable
 
 
 def text_of(value: Any) -> str:
-    """Return any value's text, also of one that cannot be printed."""
+    """Return any value as text, even one that cannot be printed."""
     try:
         return str(value)
     except Exception:
@@ -70,7 +70,7 @@ def _format_exception(logger: None, level: str, fields: Fields) -> Fields:
         return fields
     try:
         return structlog.processors.format_exc_info(logger, level, fields)  # type: ignore[return-value]
-    except Exception:  # an error whose text cannot be made
+    except Exception:  # an error that cannot be rendered
         return fields
 
 
@@ -83,7 +83,7 @@ _waiting = _Waiting()
 
 @contextlib.contextmanager
 def together() -> Iterator[None]:
-    """Write the lines of this block at its end, in one go: for many events of one moment."""
+    """Write the lines of this block in one go at its end: for many events at once."""
     lines: list[str] = []
     _waiting.lines = lines
     try:
@@ -102,6 +102,6 @@ def _say(line: str) -> None:
 
 
 def _write(text: str) -> None:
-    """A whole line at once; a broken stderr is nobody's problem."""
+    """Write a whole line at once; a broken stderr is ignored."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         sys.stderr.write(text + "\n")

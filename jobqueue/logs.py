@@ -41,7 +41,7 @@ stdlib = logging.getLogger("jobqueue")
 
 
 class EventLogger(structlog.BoundLoggerBase):
-    """An event has a name and fields. A level that nobody listens to costs next to nothing, and
+    """An event has a name and fields. An event whose level is off costs next to nothing, and
     nothing that goes wrong here reaches the caller."""
 
     def debug(self, event: str, **fields: Any) -> None:
@@ -60,7 +60,7 @@ class EventLogger(structlog.BoundLoggerBase):
         self._say("critical", event, fields)
 
     def exception(self, event: str, **fields: Any) -> None:
-        """An error, with the traceback of the exception that is being handled."""
+        """Log an error with the traceback of the exception being handled."""
         self._say("error", event, {"exc_info": True, **fields})
 
     def is_enabled_for(self, level: int) -> bool:
@@ -73,7 +73,7 @@ class EventLogger(structlog.BoundLoggerBase):
 
 
 def _deliver(logger: Any, level: str, fields: Any) -> str:
-    """The last processor: to our own output, to whoever else listens, or both."""
+    """The last processor: pass the event to our own output, to other handlers, or both."""
     if "exc_info" in fields:
         fields["exc_info"] = _exc_info(fields["exc_info"])
     if _output is not None:
@@ -92,7 +92,7 @@ PROCESSORS: list[Any] = [structlog.contextvars.merge_contextvars, _deliver]
 
 
 def get_logger() -> EventLogger:
-    """Return the logger of this app's modules."""
+    """Return the logger for this app's modules."""
     logger: EventLogger = structlog.wrap_logger(
         stdlib,
         processors=PROCESSORS,
@@ -104,8 +104,8 @@ def get_logger() -> EventLogger:
 
 
 class Made:
-    """One event as it was when it was made; the record itself, which may run code of the project,
-    is made by whoever delivers it."""
+    """One event as it was when it was made. Its LogRecord, whose making may run the project's code,
+    is made when it is delivered."""
 
     __slots__ = ("exc_info", "fields", "level", "line", "name", "path", "thread", "time", "where")
 
@@ -117,7 +117,7 @@ class Made:
         self.time, self.thread = time.time(), threading.current_thread()
 
     def handle(self) -> None:
-        """Hand the record to the handlers."""
+        """Pass the record to the handlers."""
         record = stdlib.makeRecord(
             stdlib.name,
             self.level,
@@ -149,7 +149,7 @@ def _exc_info(given: Any) -> Any:
 
 
 class Formatter(logging.Formatter):
-    """For a project's LOGGING: the project's own format, and behind it the fields of an event."""
+    """For a project's LOGGING: the project's own format, followed by the event's fields."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         fields = getattr(record, "event_fields", {})
@@ -157,14 +157,14 @@ class Formatter(logging.Formatter):
         return " ".join([super().formatMessage(record), *shown])
 
 
-# Our own output, where the project has set up none.
+# Our own output, if the project has set up none.
 
 _output: Output | None = None
 
 
 def set_up(style: str | None = None, *, debug: bool = False) -> None:
-    """For a process that is ours, once Django has set up what the project wants. Where neither the
-    logger `jobqueue` nor the root has a handler, the events go to stderr, as JSON or text."""
+    """Called in `runworker`'s process after `django.setup()`. If neither the logger `jobqueue` nor
+    the root has a handler, events go to stderr, as JSON or text."""
     global _output
     if _are_handled():
         if style is not None:
@@ -178,12 +178,12 @@ def set_up(style: str | None = None, *, debug: bool = False) -> None:
 
 
 def _are_handled() -> bool:
-    """Whether a handler would get an event."""
+    """Whether any handler would get an event."""
     return bool(stdlib.handlers or (stdlib.propagate and stdlib.root.handlers))
 
 
 def _others_listen() -> bool:
-    """Beside our own output: handlers that came later, or a library that has put itself between a
+    """Whether anything else listens: handlers added later, or a library that hooks in between a
     logger and its handlers, as Sentry's does."""
     return _are_handled() or type(stdlib).callHandlers.__code__.co_filename != _LOGGING_FILE
 
@@ -195,7 +195,7 @@ _LOGGING_FILE = logging.Handler.handle.__code__.co_filename
 
 
 class Delivery:
-    """Takes calls from any thread, never waits, and makes them in one thread of its own, each in
+    """Takes calls from any thread without waiting, and makes them in a thread of its own, each in
     the context in which it was given."""
 
     def __init__(self) -> None:
@@ -208,7 +208,7 @@ class Delivery:
         self.is_stuck = False  # a handler kept the thread beyond the end
 
     def put(self, call: Callable[[], object]) -> None:
-        """Have this called soon; dropped and counted when far too many wait."""
+        """Queue this call; it is dropped and counted if far too many are waiting."""
         try:
             self._calls.put_nowait((contextvars.copy_context(), call))
         except Full:
@@ -236,7 +236,7 @@ class Delivery:
         log.warning("log_records_dropped", number=number)
 
     def flush(self, seconds: float) -> bool:
-        """Wait until all that was put so far is delivered; whether it is."""
+        """Wait until everything put so far is delivered; return whether it is."""
         if self._thread is None or not self._thread.is_alive():
             return True
         end, done = time.monotonic() + seconds, threading.Event()
@@ -247,7 +247,7 @@ class Delivery:
         return done.wait(max(end - time.monotonic(), 0))
 
     def close(self, seconds: float) -> bool:
-        """The same, and let the thread end. What still waits then is dropped and counted."""
+        """Flush, then end the thread. What is still waiting is dropped and counted."""
         self.is_stuck = not self.flush(seconds)
         if self.is_stuck:
             with contextlib.suppress(Empty):
@@ -265,8 +265,8 @@ _lock = threading.Lock()
 
 @contextlib.contextmanager
 def delivering(seconds: Callable[[], float]) -> Iterator[Delivery]:
-    """Have events delivered by a thread while the block runs. At its end all are delivered, for at
-    most this many seconds: a handler that hangs keeps nobody waiting."""
+    """Deliver events in a thread while the block runs, and the rest at its end, for at most this
+    many seconds: a handler that hangs keeps nobody waiting."""
     global _delivery
     with _lock:
         if _delivery is None:
@@ -285,7 +285,7 @@ def delivering(seconds: Callable[[], float]) -> Iterator[Delivery]:
 
 
 def apart(call: Callable[..., object], *args: Any) -> None:
-    """Make a call that ends in the project's handlers: by the thread, where one delivers."""
+    """Make a call that ends in the project's handlers: in the delivering thread, if any."""
     if _delivery is None:
         call(*args)
     else:
@@ -293,12 +293,12 @@ def apart(call: Callable[..., object], *args: Any) -> None:
 
 
 def handle_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """What asyncio logs of a loop goes to the project's handlers, which may not run on it."""
+    """asyncio's own log lines go to the project's handlers, which may not run on the loop."""
     apart(loop.default_exception_handler, context)
 
 
 def flush(seconds: float) -> bool:
-    """Before a hard exit: deliver what waits, for this long at most."""
+    """Before a hard exit: deliver what is waiting, for this many seconds at most."""
     return _delivery is None or _delivery.flush(seconds)
 
 

@@ -25,7 +25,8 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """This queue (None: any) is paused. No worker acts on it: a claim reads the queue's row."""
+    """This queue (None: any) is paused. No worker needs it, since each claim reads the queue's row;
+    it is for listeners outside."""
 
     queue: str | None
 
@@ -92,7 +93,7 @@ def _fields(message: Message) -> dict[str, Any]:
 
 
 def parse(payload: str) -> Message | None:
-    """Read a payload; None for whatever is no message. Anybody may send anything."""
+    """Read a payload; None if it is not a message. Anyone may send anything."""
     try:
         fields = json.loads(payload)
     except (ValueError, RecursionError):

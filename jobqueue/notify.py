@@ -16,8 +16,8 @@ from jobqueue.notifications import CHANNEL, Message, Ready, Scheduled, encode
 # would hold the lock that all notifications share for as long as the disk takes.
 NOT_FLUSHED = b"SET LOCAL synchronous_commit TO off"
 NOTIFY = b"SELECT pg_notify('" + CHANNEL.encode() + b"', %b)"
-# A worker follows each round that a wake started with one more, later than this: it sees what
-# was committed in between without a wake of its own.
+# A worker follows each round that a wake started with another one, later than this, which finds
+# jobs committed in between without a wake of their own.
 THIN_SECONDS = 0.005
 # When each queue's last wake was sent, and its priority.
 _latest: dict[tuple[str, str | None], tuple[float, int]] = {}
@@ -60,7 +60,7 @@ class Wake:
             log.warning("wake_failed", exc_info=True)
 
     def _is_spared(self, message: Message, now: float) -> bool:
-        """Whether a wake that this process has just sent covers this one too."""
+        """Whether a wake that this process has just sent covers this one."""
         if not isinstance(message, Ready) or message.priority is None:
             return False
         key, priority = (self.alias, message.queue), message.priority
@@ -76,7 +76,7 @@ def _send(alias: str, payloads: Sequence[str]) -> None:
     process longer than the server. So it is no query that Django logs or counts."""
     wrapper: Any = connections[alias]
     wrapper.ensure_connection()
-    with wrapper.wrap_database_errors:  # a connection that broke is not used again
+    with wrapper.wrap_database_errors:  # a broken connection is not used again
         driver = wrapper.connection
         literal = Escaping(driver.pgconn).escape_literal
         statements = [NOTIFY % literal(payload.encode()) for payload in payloads]

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 MAX_DEPTH = 100
-# Python itself refuses to write whole numbers of more than 4,300 digits.
+# Python refuses to format integers of more than 4,300 digits.
 MAX_BITS = 14_000
 
 
 class NotJSON(ValueError, TypeError):
-    """A value that JSON cannot carry, with its path. Both kinds: Django's own backends raise now
-    the one and now the other."""
+    """A value that JSON cannot hold, with its path. Both classes, since Django's own backends raise
+    one or the other."""
 
 
 def encode(value: Any, where: str, max_bytes: int, setting: str) -> str:
@@ -46,7 +46,7 @@ def encode_result(value: Any, max_bytes: int) -> str:
 
 
 def _unrun(value: Any) -> NotJSON | None:
-    """The clearer complaint about a coroutine, generator or other promise of work."""
+    """A clearer message for a coroutine, generator or other work not yet run."""
     if not (inspect.isawaitable(value) or inspect.isasyncgen(value) or inspect.isgenerator(value)):
         return None
     if inspect.iscoroutine(value):
@@ -58,7 +58,7 @@ _dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def _exact(value: Any) -> Any:
-    """Return the value with its large floats as whole numbers.
+    """Return the value with its large floats as integers.
 
     PostgreSQL stores 1e+23 as a one and 23 zeros, which is another number than the float.
     """
@@ -73,8 +73,8 @@ def _exact(value: Any) -> Any:
 
 
 def _plain(value: Any, where: str, depth: int, most: int) -> Any:
-    """Return the value itself, or a copy where something in it is a mapping or a sequence of
-    another kind than JSON's own. Raises NotJSON."""
+    """Return the value, or a copy if it contains mappings or sequences other than dict and list.
+    Raises NotJSON."""
     match value:
         case None | bool():
             return value
@@ -94,7 +94,9 @@ def _plain(value: Any, where: str, depth: int, most: int) -> Any:
             return _plain_dict(value, where, depth, most)
         case bytes() | bytearray() | memoryview() | UserString():
             raise NotJSON(f"{where} is of type {type(value).__name__}. {_advice(value)}")
-        case Mapping() | Sequence() if len(value) > most:  # a range, say, takes no room itself
+        case Mapping() | Sequence() if (
+            len(value) > most
+        ):  # a range, for instance, takes no space itself
             raise NotJSON(f"{where} has {len(value)} items, more than fit into {most} bytes.")
         case Mapping():
             return _plain(dict(value.items()), where, depth, most)

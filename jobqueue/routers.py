@@ -1,4 +1,4 @@
-"""Where the tables are: on `JOBQUEUE["DATABASE"]`, and nowhere else."""
+"""Puts the tables on `JOBQUEUE["DATABASE"]`, and nowhere else."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ APP = "jobqueue"
 
 
 class JobQueueRouter:
-    """Speaks for the models of this app alone.
+    """Decides for this app's models only.
 
-    The app appends it to the project's routers by itself. List it in `DATABASE_ROUTERS`, before the
-    others, where one of those speaks for every model.
+    The app appends it to the project's routers by itself. List it in `DATABASE_ROUTERS`, before
+    the others, if one of those decides for every model.
     """
 
     def db_for_read(self, model: type[models.Model], **hints: Any) -> str | None:
@@ -32,8 +32,8 @@ class JobQueueRouter:
 
 
 def may_hold_the_tables(alias: str) -> bool:
-    """Whether this alias leads to the queue's database: another one may do so by another road,
-    such as a pooler, and shares its record of the migrations that ran."""
+    """Whether this alias leads to the queue's database. A second alias may reach it another way,
+    such as through a pooler, and shares its record of applied migrations."""
     home = settings().database
     if alias == home:
         return True

@@ -16,7 +16,7 @@ log = get_logger()
 
 
 def send(signal: Signal, name: str, sender: type, result: TaskResult[..., Any]) -> None:
-    """Send the signal. What a receiver raises is logged, and what it broke is rolled back."""
+    """Send the signal. A receiver's exception is logged, and its failed query rolled back."""
     alias = settings().database
     # Django connects one receiver of its own, which only logs.
     if len(signal.receivers) < 2 or not connections[alias].in_atomic_block:
@@ -37,7 +37,7 @@ def _send(signal: Signal, name: str, sender: type, result: TaskResult[..., Any])
     """Raises the first DatabaseError of a receiver, after all of them were called."""
     try:
         answers = signal.send_robust(sender, task_result=result)
-    except SystemExit as leaving:  # no Exception: send_robust lets it through
+    except SystemExit as leaving:  # not an Exception: send_robust lets it through
         answers = [(signal, leaving)]  # type: ignore[list-item]
     failed = [(receiver, error) for receiver, error in answers if isinstance(error, BaseException)]
     for receiver, error in failed:

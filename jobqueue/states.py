@@ -6,12 +6,12 @@ from enum import StrEnum
 class State(StrEnum):
     """Where a job stands. The transitions are those of TRANSITIONS; there are no others."""
 
-    SCHEDULED = "SCHEDULED"  # waits for its time: first run, retry, snooze, or parked
+    SCHEDULED = "SCHEDULED"  # waits for its time: a first run, a retry, a snooze, or parked
     READY = "READY"  # any worker of its queue may claim it
     BLOCKED = "BLOCKED"  # waits for its concurrency key
     RUNNING = "RUNNING"  # held by one worker under a lease
     SUCCEEDED = "SUCCEEDED"
-    DEAD = "DEAD"  # will not run again by itself: the dead letters
+    DEAD = "DEAD"  # will not run again by itself: a dead letter
     CANCELLED = "CANCELLED"
 
 
@@ -20,13 +20,13 @@ FINAL = frozenset({State.SUCCEEDED, State.DEAD, State.CANCELLED})
 
 
 class Outcome(StrEnum):
-    """How one attempt ended: what the handler did, not what follows for the job."""
+    """How one attempt ended: what the handler did, not what happens to the job next."""
 
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
     TIMED_OUT = "TIMED_OUT"
-    CANCELLED = "CANCELLED"  # it unwound by an operator's cancel
-    INTERRUPTED = "INTERRUPTED"  # a shutdown took it after it had started
+    CANCELLED = "CANCELLED"  # it unwound after an operator's cancel
+    INTERRUPTED = "INTERRUPTED"  # a shutdown ended it after it had started
     SNOOZED = "SNOOZED"
     LOST = "LOST"  # its lease lapsed; written by the leader
 
@@ -35,12 +35,12 @@ COUNTED = frozenset({Outcome.FAILED, Outcome.TIMED_OUT, Outcome.LOST})
 
 
 class Reason(StrEnum):
-    """Which way a job ended, or why it waits. Stored in `Job.reason`."""
+    """Why a job ended as it did, or why it waits. Stored in `Job.reason`."""
 
     # DEAD
     PERMANENT = "permanent error"
     ATTEMPTS_SPENT = "attempts spent"
-    TIMED_OUT = "timed out"  # the last attempt of its budget
+    TIMED_OUT = "timed out"  # the last of its attempts
     WORKER_LOST = "worker lost"
     INVALID_ARGUMENTS = "invalid arguments"
     BAD_RESULT = "bad result"
@@ -60,8 +60,8 @@ class Reason(StrEnum):
     NO_CONNECTION = "no database connection"
 
 
-# The kinds of events that workers and the leader write about a job. They go with it; every other
-# kind is an act of a person, which outlives the job.
+# The kinds of events that workers and the leader write about a job. They are deleted with it; every
+# other kind is an act of a person, which outlives the job.
 NOTES = ("blocked_loop", "expire", "reclaim")
 
 # Begins the reason of a schedule that the leader disabled; an operator's switch has no such word.
@@ -69,7 +69,7 @@ AUTOMATIC = "automatic: "
 
 
 class Phase(StrEnum):
-    """Where a worker process stands; only ever forward."""
+    """A worker process's phase; it only moves forward."""
 
     STARTING = "STARTING"
     RUNNING = "RUNNING"
@@ -83,8 +83,8 @@ class IdleReason(StrEnum):
     """Why a running worker claims nothing although jobs may wait."""
 
     SIGNALS = "SIGNALS"  # receivers of Django's task signals lag far behind the jobs
-    ANSWERS = "ANSWERS"  # claims whose answer was lost may hold all slots
-    OUTCOMES = "OUTCOMES"  # all slots wait for their outcomes to be written
+    ANSWERS = "ANSWERS"  # claims whose answers were lost may fill all slots
+    OUTCOMES = "OUTCOMES"  # all slots are waiting for outcomes to be written
     OUTAGE = "OUTAGE"  # the database does not answer the claims
 
 

@@ -1,4 +1,4 @@
-"""N worker processes: started afresh, restarted when they fall, stopped together."""
+"""N worker processes: started, restarted when they fail, stopped together."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ BURST, BURST_SECONDS = 10, 60.0
 RECYCLE_PAUSE_SECONDS = 0.1
 KILL_MARGIN_SECONDS = 3.0  # after the children's own deadline
 CERTIFY_SECONDS = 2.0
-LOG_SECONDS = 2.0  # for the last events, where the project's handlers are slow
-# A child whose beats fail for this long, while the database answers the supervisor, is replaced.
+LOG_SECONDS = 2.0  # for the last events, if the project's log handlers are slow
+# A child without a beat for this long, while the database answers the supervisor, is replaced.
 STALE_SECONDS, LOOK_SECONDS = 60.0, 15.0
 WORST_FIRST = (1, 2, 5, 6, 3, 4, 0)
 log = get_logger()
 
 
 def run(command: Sequence[str], processes: int, settings: Settings, *, restart: bool = True) -> int:
-    """Run this command line in `processes` workers until a stop; return the worst exit code.
+    """Run this command line as `processes` workers until a stop; return the worst exit code.
 
-    The command is that of one worker; it learns from its environment that it has a supervisor
+    The command is that of one worker, which learns from its environment that it has a supervisor
     (see `jobqueue.worker.process.supervisor_link`). Without `restart` every child runs once, as in
     drain mode.
     """
@@ -48,14 +48,14 @@ def run(command: Sequence[str], processes: int, settings: Settings, *, restart: 
 
 
 def worst(codes: Sequence[int]) -> int:
-    """Return the exit code to leave with: 1, 5, 6, 3, 4, 0. A child killed by a signal counts as
-    1; one that left to be replaced, just when the stop came, as clean."""
+    """Return the worst exit code, worst first: 1, 5, 6, 3, 4, 0. A child killed by a signal counts
+    as 1; one that exited to be replaced just before the stop, as 0."""
     known = [0 if code == RECYCLED else code if code in WORST_FIRST else 1 for code in codes]
     return min(known, key=WORST_FIRST.index, default=0)
 
 
 class Supervisor:
-    """Starts, watches and stops the children. Their output is simply this process's own."""
+    """Starts, watches and stops the children. They share its output."""
 
     def __init__(
         self, command: Sequence[str], processes: int, settings: Settings, *, restart: bool = True
@@ -68,7 +68,7 @@ class Supervisor:
         self.stopping = asyncio.Event()
         self._session = Session(conf.connection_parameters(), "supervisor")
         self._reaped: set[int] = set()  # pids whose deaths are not on record yet
-        self._silent: set[int] = set()  # pids without a beat at the last look
+        self._silent: set[int] = set()  # pids without a beat at the last check
         self._news = asyncio.Event()
         self._pipe = (-1, -1)
 
@@ -97,17 +97,17 @@ class Supervisor:
         return code
 
     def forward(self, number: int) -> None:
-        """Pass a signal on; TERM and INT also mean that nothing is started any more."""
+        """Pass a signal on; after TERM or INT no child is started any more."""
         if number in STOPS:
             self.stopping.set()
         self.log.info("signal_forwarded", signal=signal.Signals(number).name)
         for child in list(self.children.values()):
             _send(child, number)
 
-    # One child after the other, in one slot.
+    # One slot: one child after the other.
 
     async def _slot(self, number: int) -> int:
-        """Keep one child running; return the exit code of the last."""
+        """Keep one child running; return the last one's exit code."""
         backoff = Backoff(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
         exits: deque[float] = deque()
         while True:
@@ -146,7 +146,7 @@ class Supervisor:
         self._news.set()
         self.log.info("child_exited", child=number, pid=child.pid, code=code)
         if self.stopping.is_set() and code in {-number for number in STOPS}:
-            return 0  # it had not come so far as to listen to signals, nor to hold a job
+            return 0  # it had not yet installed its signal handlers, and so held no job
         return 1 if code < 0 else code
 
     async def _spawn(self, number: int) -> Process:
@@ -157,7 +157,7 @@ class Supervisor:
             env={**os.environ, **environment},
             stdin=DEVNULL,
             pass_fds=(reading,),
-            # A terminal's Ctrl+C reaches the group: it must come here, and once to each child.
+            # A terminal's Ctrl+C reaches the group: here, and each child once.
             process_group=0,
         )
 
@@ -167,14 +167,14 @@ class Supervisor:
                 await self.stopping.wait()
 
     async def _kill_late(self) -> None:
-        """Kill what is still there after the children's own deadline."""
+        """Kill the children still running after their own deadline."""
         await self.stopping.wait()
         await asyncio.sleep(self.settings.exit_seconds + KILL_MARGIN_SECONDS)
         for number, child in list(self.children.items()):
             self.log.error("child_killed", child=number, pid=child.pid)
             _send(child, signal.SIGKILL)
 
-    # Whoever has collected a child's exit knows that it is dead, and says so.
+    # Who has collected a child's exit status knows that it is dead, and records it.
 
     async def _watch(self) -> None:
         backoff, looked = Backoff(), loop_time()
@@ -193,8 +193,8 @@ class Supervisor:
                 await self._end_the_silent()
 
     async def _end_the_silent(self) -> None:
-        """Kill a child that the table shows without a beat, twice in a row: it is frozen. A look
-        without an answer says nothing, and after an outage the children beat before the second."""
+        """Kill a child whose row shows no beat at two checks in a row: it is frozen. A failed query
+        proves nothing, and after an outage the children beat before the second check."""
         pids = {child.pid: child for child in self.children.values()}
         try:
             silent = await self._session.call(
@@ -202,7 +202,7 @@ class Supervisor:
             )
         except Exception:
             silent = set()
-        if self.stopping.is_set():  # there is a deadline for that
+        if self.stopping.is_set():  # bounded by the deadline
             return
         for pid in silent & self._silent:
             self.log.error("child_silent", pid=pid, seconds=STALE_SECONDS)
@@ -210,7 +210,7 @@ class Supervisor:
         self._silent = silent - self._silent
 
     async def _certify(self, *, last: bool = False) -> bool:
-        """Put the deaths on record; the leases of the dead need not be waited for."""
+        """Record the deaths, so that nobody waits for the leases of the dead."""
         pids = set(self._reaped)
         if not pids:
             return True
@@ -221,7 +221,7 @@ class Supervisor:
             if found and self.settings.notify:
                 await send_hint(self._session, CERTIFY_SECONDS, announcements(found))
         except Exception as error:
-            # Never a reason to end the children; their leases lapse by themselves.
+            # No reason to end the children; the leases lapse by themselves.
             self.log.warning("death_record_failed", error=repr(error), last=last)
             return False
         self._reaped -= pids
@@ -236,7 +236,7 @@ def _send(child: Process, number: int) -> None:
 
 
 def command_line() -> list[str]:
-    """Return the command line of this process, for a child that does the same."""
+    """Return this process's command line, for a child to run."""
     from django.utils.autoreload import get_child_arguments
 
     arguments: Any = get_child_arguments()

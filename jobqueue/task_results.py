@@ -74,7 +74,7 @@ def as_enqueued(
     options: Mapping[str, Any],
 ) -> Task[..., Any]:
     """Return the task with what the call and its row say. Not validated again: the settings may
-    have changed since, and the job is what it is."""
+    have changed since the enqueue."""
     changes: dict[str, Any] = {"priority": priority, "queue_name": queue, "backend": backend}
     known = {field.name for field in fields(task)}
     for name, stored in options.items():
@@ -99,6 +99,6 @@ def read_option(name: str, stored: Any) -> Any:
     if name == "backoff" and isinstance(stored, str):
         try:
             return import_string(stored)
-        except ImportError:  # it has left the code since
+        except ImportError:  # it was removed from the code since
             return stored
     return stored

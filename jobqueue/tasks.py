@@ -43,7 +43,7 @@ STATUS = {
     State.CANCELLED: TaskResultStatus.FAILED,
 }
 
-# Named by the contract, built later: refused at decoration rather than silently ignored.
+# In the contract but not built yet: refused at decoration rather than silently ignored.
 NOT_BUILT = (
     "unique",
     "unique_key",
@@ -94,7 +94,8 @@ class JobTask(Task):  # type: ignore[type-arg]  # generic in the stubs only
     ) -> JobTask:
         """Return a task with other values for one call. Raises InvalidTask or TypeError.
 
-        Every field of Django's Task passes, also one that a later Django adds; None leaves it.
+        Accepts every field of Django's Task, including those of later versions; None changes
+        nothing.
         """
         more = further_fields(self)
         unknown = set(options) - OPTION_NAMES - set(NOT_BUILT) - more
@@ -144,8 +145,8 @@ _OWN_PLACE = ("func", "priority", "backend", "queue_name", "run_after", "takes_c
 
 
 def further_fields(task: Task[..., Any]) -> set[str]:
-    """Return the names of what Django's Task has beyond what this version knows, such as
-    `metadata`: stored as it is given, and given back."""
+    """Return the names of Django's Task fields that this version does not know, such as
+    `metadata`: stored as given, and returned."""
     names = {field.name for field in fields(task)}
     return names - OPTION_NAMES - set(NOT_BUILT) - set(_OWN_PLACE)
 
@@ -159,14 +160,14 @@ def options_of(task: Task[..., Any]) -> dict[str, Any]:
 
 
 class UnknownTask(LookupError):
-    """This code has no task of that name."""
+    """This code has no task with that path."""
 
 
 _known: dict[str, Task[..., Any]] = {}
 
 
 def known(path: str) -> Task[..., Any] | None:
-    """Return the task if it was found before; never imports."""
+    """Return the task if it was resolved before; never imports."""
     return _known.get(path)
 
 
@@ -200,7 +201,7 @@ def signature_of(func: Callable[..., Any]) -> inspect.Signature:
 
 @cache
 def is_coroutine(func: Callable[..., Any]) -> bool:
-    """Whether this is an `async def`; remembered, since finding out takes long."""
+    """Whether this is an `async def`; cached, since finding out takes long."""
     return inspect.iscoroutinefunction(func)
 
 
@@ -217,7 +218,7 @@ def signature_text(func: Callable[..., Any], takes_context: bool = False) -> str
 
 @cache
 def _positional_counts(func: Callable[..., Any]) -> range:
-    """How many positional arguments fit without any others: binding them would say the same."""
+    """How many positional arguments fit without any others: a shortcut for binding them."""
     needed = accepted = 0
     for parameter in signature_of(func).parameters.values():
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
@@ -243,8 +244,7 @@ def check_arguments(
 
 def retry_delay(rule: Backoff | str | None, failures: int, settings: Settings) -> float:
     """Return the seconds that a job waits after this many counted failures; for a failure and a
-    loss alike. `rule`: the task's or the call's, perhaps as a dotted path. Lets out what it raises.
-    """
+    loss alike. `rule`: the task's or the call's, perhaps as a dotted path. It may raise."""
     found: Backoff | None = import_string(rule) if isinstance(rule, str) else rule
     base, ceiling = settings.backoff_base_seconds, settings.backoff_max_seconds
     return delay(failures, base=base, ceiling=ceiling, rule=found)

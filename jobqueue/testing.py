@@ -1,4 +1,4 @@
-"""For tests of one's own tasks: contexts by hand, and backends that know this queue's options."""
+"""For a project's tests: contexts for calling tasks, and backends with this queue's options."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from jobqueue.tasks import check_arguments
 
 
 def context_for(task: Task[..., Any], *args: Any, attempt: int = 1, **kwargs: Any) -> JobContext:
-    """Return a context to call `task.func` with; its `control` is the worker's side.
+    """Return a context to call `task.func` with; the test plays the worker through its `control`.
 
     Raises TypeError when the task takes no context, or cannot be called with these arguments.
     """
@@ -81,7 +81,7 @@ class ImmediateBackend(Door, DjangoImmediateBackend):
             task_result.errors.append(TaskError(exception_class_path=path, traceback=text))
             change("finished_at", timezone.now())
             change("status", TaskResultStatus.FAILED)
-            # In here, where the exception is at hand for those who log it.
+            # In here, where receivers can still see the exception.
             task_finished.send(type(self), task_result=task_result)
         else:
             change("_return_value", json.loads(value))

@@ -67,7 +67,7 @@ class Children:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        # Shown only for a test that failed; a fixture's teardown is not told whether it did.
+        # Shown only for a test that failed; a fixture's teardown does not know whether it did.
         for log in sorted(self.folder.glob("*.log")):
             print(f"--- {log.name}\n{log.read_text()[-8_000:]}")
 

@@ -53,7 +53,7 @@ async def add_job(connection: Connection, **columns: Any) -> int:
 async def add_running(
     connection: Connection, *, worker: UUID | None = None, lease: Sql | None = None, **columns: Any
 ) -> tuple[int, UUID]:
-    """A RUNNING job; its lease has lapsed unless told otherwise. Returns id and token."""
+    """A RUNNING job; its lease has lapsed unless given. Returns id and token."""
     token = uuid4()
     job = await add_job(
         connection,

@@ -1,4 +1,4 @@
-"""From a button to an action: by POST only, confirmed, permitted, logged, with an exact answer."""
+"""From a button to an action: by POST, permitted, confirmed, logged, and exactly reported."""
 
 from __future__ import annotations
 

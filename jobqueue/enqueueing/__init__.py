@@ -1,1 +1,1 @@
-"""From a call to a row: what is checked, stored and notified when a job is enqueued."""
+"""From a call to a row: how a job is checked, stored and announced when it is enqueued."""

@@ -20,7 +20,7 @@ from jobqueue.store.inserts import INSERT
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What the database decided about a new job."""
+    """The values that the database gave a new job."""
 
     id: int
     state: str
@@ -31,7 +31,7 @@ class Stored:
 def insert(row: dict[str, Any]) -> Stored:
     """Insert one drafted job in the transaction that is open on the queue's database.
 
-    The wake goes out after the commit.
+    Workers are notified after the commit.
     """
     alias = settings().database
     warn_of_another_transaction(alias)
@@ -57,7 +57,7 @@ def enqueue_on_commit(task: Task[..., Any], *args: Any, **kwargs: Any) -> None:
 
 
 def notify_new(state: str, queue: str, run_at: datetime, priority: int) -> None:
-    """Let the workers know of a new job."""
+    """Notify the workers of a new job."""
     if state == State.SCHEDULED:
         notify(Scheduled(run_at.timestamp()))
     else:

@@ -1,4 +1,4 @@
-"""What a new job's row will hold: every check of an enqueue, and nothing sent anywhere."""
+"""A new job's row: every check of an enqueue, without sending anything."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def encode_arguments(
 
 
 def _call_options(task: Task[..., Any], options: dict[str, Any], current: Settings) -> str:
-    """What this call overrides: the declared options stay with the code, where a deploy may
+    """The options this call overrides. Declared options stay in the code, where a deploy may
     change them for waiting jobs too."""
     try:
         declared = resolve(task.module_path)
@@ -87,7 +87,7 @@ def _call_options(task: Task[..., Any], options: dict[str, Any], current: Settin
         name: dotted(value) for name, value in options.items() if value != usual.get(name, UNSET)
     }
     if changed.get("max_attempts") not in (None, current.max_attempts):
-        del changed["max_attempts"]  # its column has it, unless it is the setting's value
+        del changed["max_attempts"]  # it is in its column, unless it is the setting's value
     for name in further_fields(task):
         if (value := getattr(task, name)) != getattr(declared, name, UNSET):
             changed[name] = _as_json(task, name, value, current)

@@ -23,7 +23,7 @@ WITH source AS MATERIALIZED (
 SELECT ARRAY(SELECT nextval(ids) FROM source, generate_series(1, %(count)s)), clock_timestamp()
 """
 
-# What differs from job to job stands first, so that the rest is written once for each task.
+# Columns that differ between jobs come first, so that the rest is formatted once per task.
 COPY = """
 COPY jobqueue_job
     (id, args, kwargs, task, signature, queue, backend, priority, options, state, run_at,
@@ -36,7 +36,7 @@ _ESCAPED = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 
 class Row(NamedTuple):
-    """One job to be."""
+    """A job to insert."""
 
     common: dict[str, Any]  # shared by all jobs of its task
     args: str
@@ -93,7 +93,7 @@ def _parts(item: Any) -> tuple[Task[..., Any], Sequence[Any], dict[str, Any]]:
 
 
 def _lines(ids: Iterable[int], rows: Iterable[Row], now: datetime) -> Iterator[str]:
-    """Yield the rows as COPY wants them."""
+    """Yield the rows in COPY's format."""
     tails: dict[int, str] = {}
     for number, row in zip(ids, rows, strict=True):
         common = row.common

@@ -1,4 +1,4 @@
-"""What a task may be and what its options may say, checked at @task and at using()."""
+"""What a task and its options may be, checked at @task and at using()."""
 
 from __future__ import annotations
 

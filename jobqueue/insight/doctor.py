@@ -1,4 +1,4 @@
-"""Examines settings, database and fleet, and says what to change."""
+"""Examines settings, database and workers, and says what to change."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OLD_TRANSACTION_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that the doctor has seen, and the remedy."""
+    """One problem, and the remedy."""
 
     level: str
     text: str
@@ -52,7 +52,7 @@ def examine(grace: float | None = None) -> list[Finding]:
     for examination in EXAMINATIONS:
         found += examination()
         if any(finding.level == ERROR for finding in found):
-            break  # without its tables there is nothing more to see
+            break  # without its tables there is nothing more to examine
     return found
 
 

@@ -1,7 +1,7 @@
 """Read-only figures for pages, commands and metrics.
 
-Nothing here counts the history: counts stop at a limit and give way to the planner's estimates,
-lists are read off an index. Ages are measured by the database's clock.
+Nothing here counts the history: counts stop at a limit and become the planner's estimates,
+and lists are read along an index. Ages are measured by the database's clock.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HEAVY = ("args", "kwargs", "result", "options")
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """How many there are; not exact where counting on would read too much."""
+    """How many there are; an estimate if counting further would read too much."""
 
     value: int
     exact: bool = True
@@ -45,7 +45,7 @@ class QueueFigures:
     oldest_seconds: float | None  # how long the longest waiting READY job has been due
     paused_at: datetime | None
     paused_by: str
-    workers: int  # living workers that serve it
+    workers: int  # running workers that serve it
 
 
 _COUNTED: tuple[str, ...] = (
@@ -87,7 +87,7 @@ WAITING_SAMPLE = 1_000  # jobs of each state whose tasks are looked at
 
 
 def queues(limit: int = COUNTED_AT_MOST) -> list[QueueFigures]:
-    """Every queue that has waiting or running jobs, a worker, a row, or stands in TASKS.
+    """Every queue that has waiting or running jobs, a worker or a row, or is listed in TASKS.
 
     The first 100 by name.
     """
@@ -125,12 +125,12 @@ def jobs() -> QuerySet[Job]:
 
 
 def running(limit: int = 20) -> list[Job]:
-    """What runs now, the longest first."""
+    """The running jobs, the longest first."""
     return list(jobs().filter(state=State.RUNNING).order_by("claimed_at")[:limit])
 
 
 def retrying(limit: int = 10) -> list[Job]:
-    """What was tried and failed and is due next."""
+    """The jobs that failed and wait for a retry, the next first."""
     return list(jobs().filter(state=State.SCHEDULED, failures__gt=0).order_by("run_at")[:limit])
 
 
@@ -140,7 +140,7 @@ def dead(limit: int = 10) -> list[Job]:
 
 
 def queue_names() -> list[str]:
-    """The queues that an operator has said something of."""
+    """The queues that have a row."""
     return list(Queue.objects.using(settings().database).values_list("name", flat=True)[:500])
 
 
@@ -151,7 +151,7 @@ def tasks() -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class WorkerFigures:
-    """One worker process and the slots that it uses."""
+    """One worker process and the slots in use."""
 
     worker: Worker
     used: int
@@ -161,7 +161,7 @@ class WorkerFigures:
 
 
 def workers(now: datetime, leader: LeaderLease | None, limit: int = 50) -> list[WorkerFigures]:
-    """The workers that have not stopped, last seen first."""
+    """The workers that have not stopped, the last seen first."""
     alias = settings().database
     found = list(
         Worker.objects.using(alias)

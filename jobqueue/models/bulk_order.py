@@ -1,4 +1,4 @@
-"""What an operator asked to be done to all jobs that match: worked through in slices by key."""
+"""What an operator asked to be done to all matching jobs; done in slices, by key."""
 
 from django.db import models
 from django.db.models.functions import Now
@@ -7,10 +7,10 @@ from django.utils.translation import pgettext_lazy
 
 
 class BulkOrder(models.Model):
-    """One bulk act. Never a job: it waits behind no work, and needs no worker."""
+    """One bulk act. It is not a job: it waits for no other work and needs no worker."""
 
     class State(models.TextChoices):
-        """A REFUSED or CANCELLED order can be resumed by whoever has the verb's right."""
+        """A REFUSED or CANCELLED order can be resumed by anyone with the verb's permission."""
 
         RUNNING = "RUNNING", pgettext_lazy("order", "running")
         DONE = "DONE", pgettext_lazy("order", "done")
@@ -20,21 +20,21 @@ class BulkOrder(models.Model):
     verb = models.CharField(_("verb"), max_length=32)
     # A `jobqueue.operations.selection.Selection`, with ages as moments.
     filter = models.JSONField(_("filter"))
-    moment = models.DateTimeField(_("asked for as of"))  # later jobs are left alone
+    moment = models.DateTimeField(_("asked for as of"))  # jobs created later are left alone
     parameters = models.JSONField(default=dict, db_default={})
-    nonce = models.CharField(max_length=64, unique=True)  # one order for each filled form
-    # Whose right is asked before each slice, and under whose name the jobs change: who asked for
-    # it, or who has resumed it since.
+    nonce = models.CharField(max_length=64, unique=True)  # one order per submitted form
+    # Whose permission is checked before each slice, and under whose name the jobs change: who
+    # asked for it, or who resumed it since.
     asker_id = models.TextField()
     asker = models.TextField(_("asked by"))
     state = models.CharField(
         _("state"), max_length=9, choices=State, default=State.RUNNING, db_default=State.RUNNING
     )
     reason = models.TextField(_("reason"), default="", blank=True, db_default="")
-    last_key = models.BigIntegerField(default=0, db_default=0)  # jobs up to here are done
+    last_key = models.BigIntegerField(default=0, db_default=0)  # jobs up to this key are done
     expected = models.BigIntegerField(default=0, db_default=0)  # an estimate
     changed = models.BigIntegerField(_("changed"), default=0, db_default=0)
-    asked = models.BigIntegerField(default=0, db_default=0)  # of them running, asked to stop
+    asked = models.BigIntegerField(default=0, db_default=0)  # of these, running jobs asked to stop
     left = models.JSONField(default=dict, db_default={})
     trail = models.JSONField(default=list, db_default=[])  # who asked, cancelled, resumed
     created_at = models.DateTimeField(_("requested at"), db_default=Now())
@@ -44,7 +44,7 @@ class BulkOrder(models.Model):
     class Meta:
         verbose_name = _("bulk order")
         verbose_name_plural = _("bulk orders")
-        default_permissions = ()  # its acts want the right of its verb
+        default_permissions = ()  # its acts need the permission of its verb
         indexes = [
             models.Index(
                 fields=["id"], name="jobqueue_bulkorder_open", condition=models.Q(state="RUNNING")

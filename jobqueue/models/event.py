@@ -1,4 +1,4 @@
-"""The trail of what operators and the leader did, not of every transition."""
+"""What operators and the leader did; not every transition."""
 
 from django.db import models
 from django.db.models.functions import Now

@@ -1,4 +1,4 @@
-"""The job: one row holds all that a worker or an operator needs."""
+"""The job: one row holds everything a worker or an operator needs."""
 
 from datetime import UTC, datetime
 
@@ -20,7 +20,7 @@ STATE_LABELS = {
     State.CANCELLED: _("Cancelled"),
 }
 
-# Later moments overflow Python's datetime in some time zone; infinity does not load at all.
+# Later moments overflow Python's datetime in some time zone; infinity does not load.
 LAST_MOMENT = datetime(9999, 1, 1, tzinfo=UTC)
 FIRST_MOMENT = datetime(1, 1, 2, tzinfo=UTC)
 

@@ -1,11 +1,11 @@
-"""What happened in each minute: the charts' memory, so that no page ever counts the history."""
+"""What happened in each minute: read by the charts, so that no page counts the whole history."""
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 
 class Minute(models.Model):
-    """The figures of one finished minute, of one queue or, under the empty name, of all.
+    """The figures of one finished minute, for one queue or, under the empty name, for all.
 
     Waits are those of jobs that ended in this minute at their first attempt, in seconds.
     """

@@ -1,4 +1,4 @@
-"""What an operator has said of a queue. A queue without a row is simply not paused."""
+"""What an operator set for a queue. A queue without a row is not paused."""
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _

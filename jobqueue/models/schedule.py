@@ -13,7 +13,7 @@ class Schedule(models.Model):
     """One recurring job. The leader enqueues it at each tick, once, whoever leads."""
 
     class CatchUp(models.TextChoices):
-        """What happens to ticks that nobody was there for."""
+        """What happens to ticks missed while no leader was running."""
 
         SKIP = "skip", _("skip missed ticks")
         ONCE = "once", _("one job for all missed ticks")
@@ -69,8 +69,8 @@ class Schedule(models.Model):
         return self.name
 
     def save(self, **options: Any) -> None:
-        """Save. Another expression or zone, or the switch turned on, means another plan: only the
-        next fitting time, never a run because of the change itself."""
+        """Save. A new expression or zone, or enabling it, makes a new plan: the next matching time;
+        the change itself never fires it."""
         before = getattr(self, "_planned_from", None)
         now = tuple(getattr(self, name) for name in PLANNED_FROM)
         if before is not None and before != now:

@@ -12,14 +12,13 @@ from jobqueue.operations.jobs import (
     cancel,
     delete,
     move,
-    pause,
     prune,
     reprioritise,
-    resume,
     retry,
     run_now,
     send_task_finished,
 )
+from jobqueue.operations.queues import pause, resume
 from jobqueue.operations.selection import Selection
 from jobqueue.operations.verbs import BulkVerb
 

@@ -16,7 +16,7 @@ log = get_logger()
 
 
 def log_jobs(user_id: Any, ids: Iterable[int], verb: str, reason: str) -> None:
-    """In the open transaction; where the log stands in another database, after the commit."""
+    """Written in the open transaction, or after its commit if the log is in another database."""
     if not apps.is_installed("django.contrib.admin"):
         return
     from django.contrib.admin.models import CHANGE, DELETION, LogEntry

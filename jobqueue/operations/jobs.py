@@ -1,4 +1,4 @@
-"""The operator's verbs: what an admin, a command or the project's own code may do to jobs.
+"""The operator's verbs: what an admin, a command or the project's code may do to jobs.
 
 Each guards by the old state in its WHERE clause, is harmless when repeated, leaves an event for
 every job that it changed, and says how many it left alone and why. A queryset is worked through in
@@ -22,7 +22,7 @@ from jobqueue import signals
 from jobqueue.conf import QUEUE_NAME, QUEUE_NAME_RULE, settings
 from jobqueue.logs import get_logger
 from jobqueue.models import Job
-from jobqueue.notifications import Cancel, Message, Paused, Ready, Resumed
+from jobqueue.notifications import Cancel, Ready
 from jobqueue.notify import notify
 from jobqueue.operations import sql
 from jobqueue.states import FINAL, WAITING, State, Verb
@@ -40,14 +40,14 @@ log = get_logger()
 # Why a job was left alone, where its state alone does not say it.
 MISSING = "MISSING"  # no such job: never there, or pruned
 ASKED = "ASKED"  # a cancel was asked for already
-HELD = "HELD"  # its old process may still touch it
+HELD = "HELD"  # its old process may still be running it
 SAME = "SAME"  # it is so already
 NEWER = "NEWER"  # it ended again after the moment that the caller looked at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What a verb did: how many it changed, and how many it left alone and why.
+    """What a verb did: how many jobs it changed, how many it left alone, and why.
 
     ids: the changed ones, in order, at most KEPT_IDS of them.
     asked: of the changed ones, those still RUNNING that were asked to stop.
@@ -82,7 +82,7 @@ class Result:
 
 
 def cancel(jobs: Jobs, *, by: object = None, reason: str = "") -> Result:
-    """Cancel waiting jobs at once; ask running ones to stop, which their worker hears in a beat."""
+    """Cancel waiting jobs at once; ask running ones to stop, at their worker's next beat."""
     return _run(sql.CANCEL, Verb.CANCEL, jobs, by, reason)
 
 
@@ -110,8 +110,8 @@ def reprioritise(jobs: Jobs, priority: int, *, by: object = None, reason: str = 
 
 
 def move(jobs: Jobs, queue: str, *, by: object = None, reason: str = "") -> Result:
-    """Put waiting jobs into another queue. Raises ValueError for what is no queue name."""
-    return _run(sql.MOVE, "move", jobs, by, reason, queue=_queue_name(queue))
+    """Move waiting jobs to another queue. Raises ValueError for an invalid name."""
+    return _run(sql.MOVE, "move", jobs, by, reason, queue=queue_name(queue))
 
 
 def delete(jobs: Jobs, *, by: object = None, reason: str = "") -> Result:
@@ -122,7 +122,7 @@ def delete(jobs: Jobs, *, by: object = None, reason: str = "") -> Result:
 def prune(older_than: Mapping[State, float], *, by: object = None) -> Result:
     """Delete final jobs that ended longer ago than this many seconds, state by state.
 
-    In batches, each committed by itself; rows that somebody else holds are left for the next time.
+    In batches, each committed by itself; rows locked by others are left for the next time.
     """
     alias, total = settings().database, 0
     for state, seconds in older_than.items():
@@ -135,20 +135,8 @@ def prune(older_than: Mapping[State, float], *, by: object = None) -> Result:
             if count < BATCH:
                 break
     result = Result(verb=str(Verb.PRUNE), changed=total)
-    _log_act(result, actor(by))
+    log_act(result, actor(by))
     return result
-
-
-def pause(queue: str, *, by: object = None, reason: str = "") -> Result:
-    """Let no further job of this queue start; what runs goes on."""
-    parameters = {"queue": _queue_name(queue), "by": actor(by), "note": reason}
-    return _switch("pause", sql.PAUSE, parameters, Paused(queue))
-
-
-def resume(queue: str, *, by: object = None, reason: str = "") -> Result:
-    """Let jobs of this queue start again."""
-    parameters = {"queue": _queue_name(queue), "by": actor(by), "note": reason}
-    return _switch("resume", sql.RESUME, parameters, Resumed(queue))
 
 
 def actor(by: object) -> str:
@@ -157,22 +145,11 @@ def actor(by: object) -> str:
     return "" if by is None else str(name() if callable(name) else by)[:200]
 
 
-def _queue_name(queue: str) -> str:
+def queue_name(queue: str) -> str:
+    """Return the name. Raises ValueError if it is not one."""
     if not isinstance(queue, str) or not QUEUE_NAME.match(queue):
         raise ValueError(f"{queue!r} is not a queue name: write {QUEUE_NAME_RULE}.")
     return queue
-
-
-def _switch(verb: str, statement: str, parameters: dict[str, Any], message: Message) -> Result:
-    alias = settings().database
-    with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
-        cursor.execute(statement, parameters)
-        changed = cursor.fetchone() is not None
-        if changed:
-            notify(message)
-    result = Result(verb=verb, changed=int(changed), left={} if changed else {SAME: 1})
-    _log_act(result, parameters["by"], queue=parameters["queue"])
-    return result
 
 
 def _run(
@@ -182,7 +159,7 @@ def _run(
     total = Result(verb=str(verb))
     for ids in batched(_ids(jobs), BATCH, strict=False):
         total += _again_after_deadlock(statement, verb, {**parameters, "ids": list(ids)})
-    _log_act(total, parameters["by"])
+    log_act(total, parameters["by"])
     return total
 
 
@@ -192,7 +169,9 @@ def _ids(jobs: Jobs) -> Iterator[int]:
     match jobs:
         case QuerySet() if jobs.model is Job:
             chosen: QuerySet[Job] = jobs.using(settings().database)
-            if chosen.query.is_sliced or chosen.query.combinator:  # asked twice, it means others
+            if (
+                chosen.query.is_sliced or chosen.query.combinator
+            ):  # evaluated twice, it would mean other jobs
                 yield from sorted(set(chosen.values_list("pk", flat=True)))
             else:
                 yield from _by_key(chosen.order_by("pk"))
@@ -227,7 +206,7 @@ def _id(job: Any) -> int:
 
 
 def _again_after_deadlock(statement: str, verb: str, parameters: dict[str, Any]) -> Result:
-    """Rows are locked in id order, but an outsider's transaction may lock them as it likes."""
+    """Rows are locked in id order here, but other transactions may lock them in any order."""
     alias = settings().database
     for _ in range(TRIES - 1):
         try:
@@ -293,7 +272,7 @@ def send_task_finished(ids: Sequence[int]) -> None:
     from jobqueue.results import of_job
 
     jobs = Job.objects.using(settings().database).filter(state__in=FINAL)
-    for job in chain.from_iterable(  # few at a time: each may bear a megabyte of arguments
+    for job in chain.from_iterable(  # few at a time: each may hold a megabyte of arguments
         jobs.filter(pk__in=some) for some in batched(ids, 50, strict=False)
     ):
         try:
@@ -303,7 +282,8 @@ def send_task_finished(ids: Sequence[int]) -> None:
         signals.send(task_finished, "task_finished", JobQueueBackend, result)
 
 
-def _log_act(result: Result, by: str, **facts: Any) -> None:
+def log_act(result: Result, by: str, **facts: Any) -> None:
+    """Log one act, unless it changed nothing."""
     if result.changed:
         log.info(
             "operator_acted",

@@ -1,7 +1,8 @@
-"""Bulk orders: asked for, worked through in slices by key, cancelled and resumed.
+"""Bulk orders: stored, done in slices by key, cancelled and resumed.
 
-A slice is one transaction under the order's row lock, which nobody waits for: the jobs, their
-events, the admin's log and how far the order has come. Whoever asked must still have the right.
+A slice is one transaction under the order's row lock, which nobody waits for: it changes the jobs,
+their events, the admin's log and the order's progress. Whoever asked must still have the
+permission.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ log = get_logger()
 
 
 class RightsUnreadableError(Exception):
-    """The role of this connection may not read who has which right, or write the admin's log."""
+    """This connection's role may not read users' permissions, or write the admin's log."""
 
 
 def ask(
@@ -48,9 +49,9 @@ def ask(
     nonce: str,
     expected: int,
 ) -> tuple[BulkOrder, bool]:
-    """Store an order, once for each nonce; return it, and whether it is new.
+    """Store an order, once per nonce; return it, and whether it is new.
 
-    Raises PermissionError for the nonce of somebody else.
+    Raises PermissionError for another user's nonce.
     """
     alias, name = settings().database, operations.actor(asker)
     with transaction.atomic(using=alias):
@@ -75,7 +76,7 @@ def ask(
 
 
 def work_through(pk: int, seconds: float, stopping: Callable[[], bool]) -> None:
-    """Do slices of one order until it has ended, the time is over, or somebody else works at it.
+    """Do slices of one order until it has ended, the time is up, or another process works on it.
 
     Raises RightsUnreadableError, or what the database raises.
     """
@@ -85,7 +86,7 @@ def work_through(pk: int, seconds: float, stopping: Callable[[], bool]) -> None:
 
 
 def work(seconds: float, stopping: Callable[[], bool]) -> bool:
-    """Go on with the orders that run, one at a time; return whether more is to do."""
+    """Continue the open orders, one at a time; return whether there is more to do."""
     end, alias = time.monotonic() + seconds, settings().database
     running = BulkOrder.objects.using(alias).filter(state=BulkOrder.State.RUNNING)
     for pk in list(running.order_by("pk").values_list("pk", flat=True)[:100]):
@@ -96,7 +97,7 @@ def work(seconds: float, stopping: Callable[[], bool]) -> bool:
 
 
 def _slice_again(pk: int) -> bool:
-    """Outsiders lock rows as they like, so a deadlock is met by another try."""
+    """Other transactions lock rows in any order, so a deadlock gets another try."""
     for _ in range(operations.TRIES - 1):
         try:
             return run_slice(pk)
@@ -135,7 +136,7 @@ def run_slice(pk: int) -> bool:
 
 
 def refusal(order: BulkOrder) -> str:
-    """Return why the asker may not do this now; empty when all is well."""
+    """Return why the asker may not do this now; empty if permitted."""
     users = get_user_model()._default_manager
     try:
         user = users.filter(pk=order.asker_id).first()
@@ -152,7 +153,7 @@ def refusal(order: BulkOrder) -> str:
 
 
 def estimate(verb: BulkVerb, selection: Selection, moment: datetime, exact: int) -> int:
-    """How many jobs match: counted up to so many, beyond that what the planner thinks."""
+    """How many jobs match: counted up to a limit, estimated by the planner beyond it."""
     few = len(_ids(verb, selection, moment, 0, exact + 1))
     if few <= exact:
         return few
@@ -169,12 +170,12 @@ def sample(verb: BulkVerb, selection: Selection, moment: datetime, most: int) ->
 
 
 def cancel(order: BulkOrder, *, by: Any, reason: str = "") -> bool:
-    """Stop it behind the slice that runs; return whether it was running."""
+    """Stop it after the current slice; return whether it was running."""
     return _turn(order, BulkOrder.State.RUNNING, BulkOrder.State.CANCELLED, by, reason)
 
 
 def resume(order: BulkOrder, *, by: Any, reason: str = "") -> bool:
-    """Go on under the name and with the right of whoever resumes it; return whether it stood."""
+    """Continue under the name and permissions of whoever resumes it; return whether it did."""
     states = BulkOrder.State
     return _turn(order, states.CANCELLED, states.RUNNING, by, reason) or _turn(
         order, states.REFUSED, states.RUNNING, by, reason
@@ -208,7 +209,7 @@ def _next_ids(order: BulkOrder, verb: BulkVerb, selection: Selection) -> list[in
 def _ids(
     verb: BulkVerb, selection: Selection, moment: datetime, after: int, most: int
 ) -> list[int]:
-    """By key, state by state: each has an index of its own, whatever the history holds."""
+    """By key, state by state: each has an index of its own, however long the history is."""
     jobs = selection.queryset().filter(enqueued_at__lte=moment, pk__gt=after)
     if selection.state is not None or selection.retrying:
         jobs = jobs.filter(state__in=[str(state) for state in verb.states])
@@ -232,7 +233,7 @@ def _act(order: BulkOrder, verb: BulkVerb, ids: list[int]) -> operations.Result:
     except DatabaseError as error:
         if getattr(error.__cause__, "sqlstate", None) == INSUFFICIENT_PRIVILEGE:
             raise
-    for id in ids:  # one row that the database refuses holds up no other
+    for id in ids:  # one row that the database refuses does not hold up the others
         try:
             with transaction.atomic(using=alias):
                 result += verb.run([id], order.parameters, order.asker, order.moment)

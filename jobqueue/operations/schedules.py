@@ -14,7 +14,7 @@ from jobqueue.tasks import resolve
 
 
 def enable(schedule: Schedule, *, by: object = None, reason: str = "") -> bool:
-    """Let it fire again, from its next matching time on; return whether it had been off."""
+    """Let it fire again from its next matching time; return whether it had been off."""
     return _switch(schedule, True, "enable", by, reason)
 
 
@@ -24,8 +24,8 @@ def disable(schedule: Schedule, *, by: object = None, reason: str = "") -> bool:
 
 
 def save(schedule: Schedule, changed: Collection[str], *, by: object = None) -> None:
-    """Store a schedule that an operator made, or the named fields of one that is there already:
-    what the leader has written meanwhile stays."""
+    """Store a schedule that an operator made, or the named fields of an existing one; what the
+    leader has written in the meantime stays."""
     is_new = schedule.pk is None
     with transaction.atomic(using=settings().database):
         schedule.save(using=settings().database, update_fields=None if is_new else sorted(changed))
@@ -34,7 +34,7 @@ def save(schedule: Schedule, changed: Collection[str], *, by: object = None) -> 
 
 
 def delete(schedule: Schedule, *, by: object = None, reason: str = "") -> bool:
-    """Delete it with the memory of its ticks; its jobs stay. Return whether it was there."""
+    """Delete it with its ticks; its jobs stay. Return whether it existed."""
     alias = settings().database
     with transaction.atomic(using=alias):
         deleted, _ = Schedule.objects.using(alias).filter(pk=schedule.pk).delete()

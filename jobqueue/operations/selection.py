@@ -1,4 +1,4 @@
-"""Which jobs a bulk act means: kept with the order, the same at each slice, and never wider."""
+"""Which jobs a bulk act means: stored with the order, the same for each slice, never wider."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Selection:
     older_than: datetime | None = None
 
     def stored(self) -> dict[str, Any]:
-        """As it stands in an order's row."""
+        """The form stored in an order's row."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {
             name: value.isoformat() if isinstance(value, datetime) else value
@@ -40,7 +40,7 @@ class Selection:
 
     @classmethod
     def read(cls, stored: Any) -> Self:
-        """Raises ValueError for anything that is not understood: nothing is dropped."""
+        """Read the stored form. Raises ValueError for anything not understood."""
         if not isinstance(stored, Mapping):
             raise ValueError("the filter is not an object")  # noqa: TRY004
         if unknown := sorted(set(stored) - _KINDS.keys()):
@@ -54,7 +54,7 @@ class Selection:
         return cls(**values)
 
     def queryset(self) -> QuerySet[Job]:
-        """Every job that matches."""
+        """All matching jobs."""
         jobs = Job.objects.using(settings().database)
         for name, value in (("state", self.state), ("queue", self.queue), ("tenant", self.tenant)):
             if value is not None:

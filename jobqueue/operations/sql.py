@@ -23,7 +23,7 @@ SELECT a.id, a.state, c.id IS NOT NULL, COALESCE(c.queue, a.queue), a.worker, a.
 FROM answer a LEFT JOIN changed c ON c.id = a.id
 """
 
-# A running job keeps its state: its worker, or whoever ends the attempt, honours the request.
+# A running job keeps its state: its worker, or whoever ends the attempt, acts on the request.
 CANCEL = (
     LOCKED
     + """, answer AS (
@@ -47,7 +47,7 @@ CANCEL = (
     + TAIL
 )
 
-# `hold_until` lies ahead while the process that ran it last may still touch it.
+# `hold_until` is in the future while the process that ran it last may still be running it.
 RETRY = (
     LOCKED
     + """, answer AS (
@@ -136,7 +136,7 @@ DELETE = (
     + TAIL
 )
 
-# By an array of ids, like all that takes rows picked before: see store/claims.py.
+# By an array of ids, like every statement on rows picked before: see store/claims.py.
 PRUNE = """
 WITH old AS MATERIALIZED (
     SELECT ARRAY(

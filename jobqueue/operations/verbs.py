@@ -1,4 +1,4 @@
-"""The verbs that work on many jobs: the right that each wants, and the states that it fits."""
+"""The verbs on many jobs: the permission that each needs, and the states that it applies to."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from jobqueue.operations import jobs as operations
 from jobqueue.states import FINAL, WAITING, State
 
-# The jobs, what the form gave, by whom, and the moment up to which the jobs were known.
+# The jobs, the form's values, the actor, and the moment up to which the jobs were known.
 Run = Callable[
     [operations.Jobs, Mapping[str, Any], str, datetime | None],
     operations.Result,
@@ -19,7 +19,7 @@ Run = Callable[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkVerb:
-    """One thing that can be done to jobs; its name stands in addresses and in orders."""
+    """One thing that can be done to jobs; its name is used in URLs and in orders."""
 
     name: str
     permission: str

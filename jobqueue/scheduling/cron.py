@@ -1,10 +1,10 @@
 """Cron expressions: when they tick, in which time zone. Pure.
 
-The expression is cronsim's; what a change of the clocks does to it is decided here. An expression
-whose minute and hour fields both name times (neither starts with "*") happens at these times of the
-day: in the gap of spring at the first moment after it, in the repeated hour of autumn the first
-time only. Any other one is an interval: it ticks whenever the clock on the wall shows a fitting
-minute, so its distances are those of real time.
+cronsim parses the expression; how it behaves when the clocks change is decided here. If its minute
+and hour fields both name times (neither starts with "*"), it ticks once at each of those times of
+the day: in the spring gap at the first moment after it, in the repeated autumn hour only the first
+time. Any other expression is an interval: it ticks whenever the wall clock shows a matching minute,
+so its ticks stay evenly spaced in real time.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ FIELDS = ("minute", "hour", "day of the month", "month", "day of the week")
 # A change of offset is found by stepping; no zone changes twice within half a day.
 _STEP = timedelta(hours=12)
 _SECOND = timedelta(seconds=1)
-# Searching beyond is pointless: cronsim itself gives up after fifty years without a match.
+# cronsim gives up after fifty years without a match; searching further is pointless.
 _LAST_YEAR = 9900
 
 
 class CronError(ValueError):
-    """An expression or a time zone that cannot be used; the message says why."""
+    """An unusable expression or time zone; the message says why."""
 
 
 def check(expression: str, timezone: str = "UTC") -> None:
-    """Raise CronError, with a sentence, for what is malformed or can never tick."""
+    """Raise CronError for an expression that is malformed or can never tick."""
     zone(timezone)
     _parse(expression)
 
@@ -54,7 +54,7 @@ def ticks(expression: str, timezone: str, after: datetime) -> Iterator[datetime]
     found = _times if _names_times(expression) else _intervals
     last = after.astimezone(UTC)
     for tick in found(expression, zone(timezone), last):
-        if tick > last:  # in a gap, several times of the day fall on one moment
+        if tick > last:  # in a gap, several times of day fall on the same moment
             last = tick
             yield tick
 
@@ -84,7 +84,7 @@ def _parse(expression: str) -> None:
         next(CronSim(expression, datetime(2000, 1, 1)))
     except CronSimError as error:
         raise CronError(f"{expression!r}: {_explain(fields, str(error))}") from None
-    except ValueError:  # a number of thousands of digits
+    except ValueError:  # a number with thousands of digits
         raise CronError("A field of this cron expression is far too long.") from None
     except StopIteration:
         raise CronError(f"{expression!r} names a date that does not occur.") from None
@@ -118,7 +118,7 @@ def _naive(expression: str, after: datetime) -> Iterator[datetime]:
 
 
 def _times(expression: str, zone: ZoneInfo, after: datetime) -> Iterator[datetime]:
-    """Each time of the day once. May repeat a moment, or begin before `after`."""
+    """Yield each time of the day once. May repeat a moment, or begin before `after`."""
     # From a day before: a time in a gap moves forward, one in a repeated hour comes early.
     start = after.astimezone(zone).replace(tzinfo=None) - timedelta(days=1)
     for local in _naive(expression, start):
@@ -130,7 +130,7 @@ def _times(expression: str, zone: ZoneInfo, after: datetime) -> Iterator[datetim
 
 
 def _intervals(expression: str, zone: ZoneInfo, after: datetime) -> Iterator[datetime]:
-    """Every moment at which the clock on the wall fits, from one change of it to the next."""
+    """Yield every moment at which the wall clock matches, from one clock change to the next."""
     start: datetime | None = after
     while start is not None:
         offset = _offset(zone, start)
@@ -179,7 +179,7 @@ def _transition(zone: ZoneInfo, before: datetime, after: datetime) -> datetime:
     return after
 
 
-# What is made up for after downtime, at most, and what still counts as in time.
+# The most that is caught up after downtime, and what still counts as on time.
 CATCH_UP_WINDOW = timedelta(days=1)
 CATCH_UP_AT_ONCE = 100
 IN_TIME = timedelta(seconds=60)
@@ -190,8 +190,8 @@ def due_ticks(
 ) -> list[datetime]:
     """Return the ticks to fire now that `planned` has come, in order.
 
-    skip: the latest, if it is at most a minute old. once: the latest. all: every one of the last
-    day, at most a hundred at a time; the rest follows when asked again with a later `planned`.
+    skip: the latest, if it is at most a minute old. once: the latest. all: those of the last day,
+    at most a hundred at a time; ask again with a later `planned` for the rest.
     """
     if catch_up == "all":
         first = [planned] if planned >= now - CATCH_UP_WINDOW else []
@@ -202,8 +202,8 @@ def due_ticks(
 
 
 def _latest(expression: str, timezone: str, planned: datetime, now: datetime) -> datetime:
-    """Return the last tick up to now; `planned` if none came after it. Looks further and further
-    back, because there may be a great many."""
+    """Return the last tick up to now; `planned` if there is none after it. Searches further and
+    further back, because there may be a great many."""
     for days in (1 / 24, 1, 40, 400, 4000, 400_000):
         start = max(planned, now - timedelta(days=days))
         found = list(takewhile(lambda tick: tick <= now, ticks(expression, timezone, start)))

@@ -32,7 +32,7 @@ class ScheduleError(JobQueueError, ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration:
-    """One schedule as the code wants it; the fields are those of the row."""
+    """One schedule as the code declares it; the fields are those of the row."""
 
     name: str
     task: str
@@ -53,7 +53,7 @@ class Synchronised:
     changed: list[str] = field(default_factory=list)
     enabled_again: list[str] = field(default_factory=list)
     undeclared: list[str] = field(default_factory=list)  # of code, but no longer declared
-    foreign: list[str] = field(default_factory=list)  # an operator has made one of that name
+    foreign: list[str] = field(default_factory=list)  # an operator has made one with that name
 
 
 _declared: dict[str, Declaration] = {}
@@ -73,7 +73,7 @@ def schedule(
 ) -> None:
     """Declare a recurring job, next to its task; workers bring the row in line when they start.
 
-    catch_up: what happens to ticks that no leader was there for: "skip", "once" (one job for all
+    catch_up: what happens to ticks missed without a leader: "skip", "once" (one job for all
     of them) or "all" (one each, of the last day). Raises ScheduleError, at import, with what to
     write instead.
     """
@@ -129,8 +129,8 @@ def declared() -> list[Declaration]:
 def synchronise() -> Synchronised:
     """Bring the rows in line with the code: called by every worker when it starts.
 
-    Never touches an operator's switch, nor a schedule that an operator made. What the leader has
-    disabled is enabled again: the new code may have what was missing.
+    Never changes an operator's switch, nor a schedule that an operator made. One disabled by the
+    leader is enabled again, since the new code may have what was missing.
     """
     done, wanted = Synchronised(), declared()
     for declaration in wanted:
@@ -151,7 +151,7 @@ def _synchronise_one(declaration: Declaration, done: Synchronised) -> None:
         row = rows.select_for_update().filter(name=declaration.name).first()
         if row is None:
             new = model(**values, origin=model.Origin.CODE, next_run_at=_next(declaration, alias))
-            # Workers start together; the second one to come changes nothing.
+            # Workers start together; the second one changes nothing.
             rows.bulk_create([new], ignore_conflicts=True)
             done.created.append(declaration.name)
             return
@@ -160,7 +160,7 @@ def _synchronise_one(declaration: Declaration, done: Synchronised) -> None:
             return
         changes = {key: value for key, value in values.items() if getattr(row, key) != value}
         if changes.keys() & {"cron", "timezone"}:
-            # No run because of the change itself: only the next fitting time.
+            # The change itself never fires it: only the next matching time does.
             changes["next_run_at"] = _next(declaration, alias)
         if changes:
             done.changed.append(declaration.name)
@@ -175,7 +175,7 @@ def _synchronise_one(declaration: Declaration, done: Synchronised) -> None:
 def switch(rows: Any, *, enabled: bool) -> int:
     """Turn schedules (a queryset) on or off; return how many changed.
 
-    Turned on, a schedule starts with a clean record and its next fitting time.
+    When turned on, a schedule starts with a clean record and its next matching time.
     """
     changes: dict[str, Any] = {"enabled": enabled, "disabled_reason": "", "next_run_at": None}
     if enabled:

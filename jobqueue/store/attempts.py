@@ -1,4 +1,4 @@
-"""What is shown of a job's earlier attempts."""
+"""A job's earlier attempts, as they are shown."""
 
 from __future__ import annotations
 

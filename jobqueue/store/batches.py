@@ -1,4 +1,4 @@
-"""One small transaction a batch, under timeouts that the server keeps."""
+"""One small transaction per batch, under timeouts enforced by the server."""
 
 from __future__ import annotations
 

@@ -30,15 +30,15 @@ class Claim(NamedTuple):
     attempts: int
     failures: int
     max_attempts: int
-    enqueued_at: float  # seconds since 1970; a datetime would be made for every job, to no use
+    enqueued_at: float  # seconds since 1970; building a datetime for every job would be wasted work
     started_at: float
     claimed_at: float
     traceparent: str
     cancel_requested: bool
     parked_seconds: float | None  # since it was first parked as an unknown task
     run_at: Any = None
-    took: float = 0.0  # seconds that the claim had taken when it came to this row
-    fault: str = ""  # why its arguments or options cannot be read; then they are empty
+    took: float = 0.0  # seconds into the claim when it reached this row
+    fault: str = ""  # why its arguments or options cannot be read, if so; they are empty then
 
     @property
     def key(self) -> Key:
@@ -54,8 +54,8 @@ class Key(NamedTuple):
     id: int
 
 
-# How a statement begins that takes the first ready rows. The ids are picked as an array: a join
-# with the picked rows turns into a sequential scan under a generic plan. One queue a statement: a
+# The opening of a statement that takes the first ready rows. The ids are picked as an array: a join
+# with the picked rows turns into a sequential scan under a generic plan. One queue per statement: a
 # list of queues loses the index's order.
 FIRST = """\
 picked AS MATERIALIZED (
@@ -74,7 +74,7 @@ picked AS MATERIALIZED (
 """
 
 # The same after a key, without reading what comes before it: first the rest of its
-# priority, then the lower ones. A comparison of whole rows cannot be: priorities run downward.
+# priority, then the lower ones. A single row comparison won't work: priority sorts descending.
 ONWARD = """\
 picked AS MATERIALIZED (
     SELECT ARRAY(
@@ -106,7 +106,7 @@ picked AS MATERIALIZED (
 )
 """
 
-# How it ends.
+# Its closing part.
 CLAIM_PICKED = """\
 UPDATE jobqueue_job SET
     state = 'RUNNING',
@@ -127,7 +127,7 @@ RETURNING array_position((SELECT ids FROM picked), id), id, task, args::text,
 """
 COLUMNS = 21
 CLAIM = "\nWITH " + FIRST.format(limit="%(limit)s", skip="") + CLAIM_PICKED
-# While some row is set aside: the others.
+# All but the rows that are set aside.
 CLAIM_AROUND = (
     "\nWITH "
     + FIRST.format(limit="%(limit)s", skip="\n          AND id <> ALL(%(skip)s::bigint[])")
@@ -149,7 +149,7 @@ async def claim(
     With `after` only those after this key.
     """
     parameters = claim_parameters(queue, worker, tokens, lease, after)
-    cursor = connection.cursor(row_factory=tuple_row, binary=True)  # quicker on both sides
+    cursor = connection.cursor(row_factory=tuple_row, binary=True)  # faster on both sides
     await cursor.execute(CLAIM if after is None else CLAIM_ONWARD, parameters)
     return as_claims(await cursor.fetchall(), tokens)
 
@@ -162,7 +162,7 @@ async def claim_around(
     lease: float,
     skip: Collection[int],
 ) -> list[Claim]:
-    """Take the first ready jobs of one queue but these."""
+    """Take the first ready jobs of one queue, except these."""
     parameters = claim_parameters(queue, worker, tokens, lease, None) | {"skip": list(skip)}
     cursor = connection.cursor(row_factory=tuple_row, binary=True)
     await cursor.execute(CLAIM_AROUND, parameters)
@@ -178,7 +178,7 @@ LIMIT %(limit)s
 
 
 async def ready(connection: Connection, queue: str, limit: int, skip: Collection[int]) -> list[int]:
-    """Return the first ready jobs of one queue: where one refuses, each is tried alone."""
+    """Return the first ready jobs of one queue, to try each by itself if one is refused."""
     cursor = connection.cursor(row_factory=scalar_row)
     await cursor.execute(READY, {"queue": queue, "limit": limit, "skip": list(skip)})
     return await cursor.fetchall()
@@ -213,7 +213,7 @@ async def claim_one(
 def claim_parameters(
     queue: str, worker: UUID, tokens: Sequence[UUID], lease: float, after: Key | None
 ) -> dict[str, Any]:
-    """Return what FIRST, or after a key ONWARD, and CLAIM_PICKED want."""
+    """Return the parameters of FIRST (or, after a key, ONWARD) and CLAIM_PICKED."""
     parameters = {
         "queue": queue,
         "worker": worker,
@@ -232,7 +232,7 @@ def as_claims(rows: list[tuple[Any, ...]], tokens: Sequence[UUID]) -> list[Claim
 def _as_claim(
     id: int, token: UUID, task: str, args: str, kwargs: str | None, options: str | None, *rest: Any
 ) -> Claim:
-    """A value that Python cannot read, such as a number of 5,000 digits, ends its own job only."""
+    """A value that Python cannot read, such as one with 5,000 digits, fails only its own job."""
     try:
         read = (
             read_json(args),

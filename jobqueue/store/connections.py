@@ -22,7 +22,7 @@ from jobqueue.store.values import read_json
 APPLICATION = "jobqueue"
 log = get_logger()
 IDLE = TransactionStatus.IDLE
-# Notices a dead peer within 45 s where nothing else speaks on the connection.
+# Notices a dead peer within 45 s on an otherwise silent connection.
 KEEPALIVES = {
     "keepalives": 1,
     "keepalives_idle": 15,
@@ -41,7 +41,7 @@ WHERE pg_backend_pid() = %(pid)s
 
 
 def drop(connection: AsyncConnection[Any]) -> None:
-    """Cut the socket under whatever waits on it, without a word to the server."""
+    """Cut the socket under whatever waits on it, without notifying the server."""
     with contextlib.suppress(OSError, psycopg.Error, ValueError):
         descriptor = socket.socket(fileno=socket.dup(connection.pgconn.socket))
         with descriptor, contextlib.suppress(OSError):
@@ -55,8 +55,8 @@ async def bounded[T](
 
     A plain asyncio.timeout is no bound: cancelling psycopg on a connection that swallows packets
     waits for the server once more. The call lives in a task of its own; at the bound its socket is
-    dropped first, then the task is awaited. An answer that came in that very moment counts. When
-    no time is left at all, nothing is sent.
+    dropped first, then the task is awaited. An answer that came in that very moment counts. If
+    there is no time left, nothing is sent.
     """
     if seconds <= 0:
         call.close()
@@ -94,7 +94,7 @@ async def _give_up(connection: AsyncConnection[Any] | None, task: asyncio.Future
         except asyncio.CancelledError:
             cancelled = True
     if not task.cancelled():
-        task.exception()  # seen, so that nobody reports it as never retrieved
+        task.exception()  # retrieved, so that it is not reported as never retrieved
     if cancelled:
         raise asyncio.CancelledError
 
@@ -141,8 +141,8 @@ class Session:
         return connection
 
     async def _replace(self, old: AsyncConnection[Any], seconds: float) -> None:
-        """Open a fresh connection, and close the old one then: where none can be had the old one
-        serves on."""
+        """Open a fresh connection, then close the old one: if the new one fails, the old one stays
+        in use."""
         self._stale, self.connection = False, None
         try:
             await self._open(seconds)
@@ -155,7 +155,7 @@ class Session:
             await _farewell(old)
 
     async def _connect(self) -> AsyncConnection[Any]:
-        # Kept at once: a cancellation in this very moment must not lose an open connection.
+        # Kept at once: a cancellation at this moment must not lose an open connection.
         self.connection = await AsyncConnection.connect(autocommit=True, **self.parameters)
         self.born += 1
         return self.connection
@@ -167,7 +167,7 @@ class Session:
             await self.prepare(connection)
 
     def renew(self) -> None:
-        """Have the next call open a fresh connection."""
+        """Open a fresh connection at the next call."""
         self._stale = True
 
     async def call[**P, T](
@@ -179,8 +179,8 @@ class Session:
     ) -> T:
         """Run one verb of the store, connecting first if need be, all within the bound.
 
-        After an error the connection is kept only if it is certain to be of use; where it is gone,
-        `connection` is None, and nobody knows whether the statement has happened.
+        After an error the connection is kept only if it is certainly usable. If it is gone,
+        `connection` is None, and nobody knows whether the statement was executed.
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
@@ -210,9 +210,9 @@ async def _farewell(connection: AsyncConnection[Any]) -> None:
 
 
 def _is_over(connection: AsyncConnection[Any]) -> bool:
-    """Whether this session is of no use: closed, in the middle of something, or ended by the
-    server while it was idle (time-out, restart). An idle session has nothing to read: whatever
-    lies there is the server's last word."""
+    """Whether this session is unusable: closed, in the middle of something, or ended by the server
+    while idle (timeout, restart). An idle session has nothing to read: anything there is the
+    server's last message."""
     if connection.closed or connection.info.transaction_status != IDLE:
         return True
     poll = select.poll()

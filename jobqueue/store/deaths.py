@@ -1,4 +1,4 @@
-"""Certified deaths: who has fallen silent on this machine, and the certificate itself."""
+"""Certified deaths: which workers on this machine are silent, and the certificate itself."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LIMIT 100
 
 
 async def silent(connection: Connection, me: UUID, silence: float) -> list[Silent]:
-    """Return this machine's workers that nobody has heard of for `silence` seconds."""
+    """Return this machine's workers without a beat for `silence` seconds."""
     cursor = connection.cursor(row_factory=class_row(Silent))
     await cursor.execute(SILENT, {"me": me, "silence": silence})
     return await cursor.fetchall()
@@ -48,13 +48,13 @@ async def silent(connection: Connection, me: UUID, silence: float) -> list[Silen
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """A death that is now on record, and whether the dead one led."""
+    """A recorded death, and whether the dead worker led."""
 
     worker: UUID
     led: bool
 
 
-# Compare-and-set: a process that was heard of since has not been certified about.
+# Compare-and-set: no certificate for a process that has beaten since.
 CERTIFY = """
 UPDATE jobqueue_worker w SET died_at = clock_timestamp()
 WHERE w.id = %(worker)s AND w.died_at IS NULL AND w.last_seen_at = %(last_seen_at)s
@@ -65,7 +65,7 @@ RETURNING w.id AS worker,
 
 
 async def certify(connection: Connection, silent: Silent, silence: float) -> Death | None:
-    """Record that a silent process is dead, unless it has been heard of meanwhile."""
+    """Record that a silent process is dead, unless it has beaten since."""
     cursor = connection.cursor(row_factory=class_row(Death))
     await cursor.execute(
         CERTIFY,
@@ -104,7 +104,7 @@ WHERE supervisor = %(supervisor)s AND pid = ANY(%(pids)s::int[]) AND died_at IS 
 async def silent_children(
     connection: Connection, supervisor: str, pids: Sequence[int], silence: float
 ) -> set[int]:
-    """Return those of a supervisor's children that nobody has heard of for `silence` seconds."""
+    """Return a supervisor's children without a beat for `silence` seconds."""
     cursor = connection.cursor(row_factory=scalar_row)
     parameters = {"supervisor": supervisor, "pids": list(pids), "silence": silence}
     await cursor.execute(SILENT_CHILDREN, parameters)

@@ -1,4 +1,4 @@
-"""What there is to do for the leader, in one cheap query."""
+"""What there is for the leader to do, in one cheap query."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class DueWork:
 
 
 async def find(connection: Connection, unknown: float, retention: Mapping[str, float]) -> DueWork:
-    """Say which sweeps have work, and when the next scheduled job falls due."""
+    """Return which steps have work, and when the next scheduled job falls due."""
     cursor = connection.cursor(row_factory=class_row(DueWork))
     await cursor.execute(FIND, {"unknown": unknown, "retention": json.dumps(dict(retention))})
     answer = await cursor.fetchone()

@@ -10,8 +10,8 @@ TRANSIENT_CLASSES = {"08", "40", "53", "57", "58"}
 # Read-only after a failover; lock not available; time-outs of a transaction
 READ_ONLY = "25006"
 TRANSIENT_STATES = {READ_ONLY, "55P03", "25P03", "25P04"}
-# After these a session is not used again: read-only; prepared statements that are not there, or are
-# another's.
+# After these a session is not used again: it is read-only, or its prepared statements are missing
+# or not its own.
 USELESS_STATES = {READ_ONLY, "26000", "42P05"}
 # How a login is refused: this early in the protocol an error has no code.
 REFUSALS = (
@@ -41,14 +41,14 @@ def is_transient(error: BaseException) -> bool:
 
 
 def is_answer(error: BaseException) -> bool:
-    """Of what is transient: whether the database is there and only this statement did not get
-    through: a time-out of statements or locks, a deadlock, a serialization failure."""
+    """For a transient error: whether the database is up and only this statement failed: a statement
+    or lock timeout, a deadlock, a serialization failure."""
     state = getattr(error, "sqlstate", None) or ""
     return state in {"57014", "55P03"} or state[:2] == "40"
 
 
 def is_refused(error: BaseException) -> bool:
-    """Whether the server refuses this user, password or database: no waiting helps."""
+    """Whether the server refuses this user, password or database, which waiting cannot mend."""
     state = getattr(error, "sqlstate", None)
     if state is not None:
         return state[:2] in {"28", "3D", "42"}
@@ -59,8 +59,8 @@ def is_refused(error: BaseException) -> bool:
 
 
 def concerns_data(error: Exception) -> bool:
-    """Whether the database or the driver refuses a value: trying again will not help, but other
-    rows can be written. 54 a program limit, P0 a trigger's own refusal."""
+    """Whether the database or the driver refuses a value: a retry will not help, but other rows can
+    be written. 54 a program limit, P0 a trigger's own refusal."""
     if isinstance(error, psycopg.DataError | psycopg.IntegrityError | UnicodeError):
         return True
     return (getattr(error, "sqlstate", None) or "")[:2] in {"54", "P0"}

@@ -1,4 +1,4 @@
-"""What a worker leaves in a job's trail for its operators."""
+"""What a worker adds to a job's events, for its operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The way out of RUNNING by the holder: finish, release, progress; all fenced by the token."""
+"""Out of RUNNING by the holder: finish, release; and progress. All fenced by the token."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Connection = AsyncConnection[Any]
 
 # One statement for every way out of RUNNING by its holder. `outcome` is null when the handler
 # never started (returned, parked); then nothing is counted and no history is written.
-# What follows is decided here, from the locked row (a snapshot could miss a cancel request), so
-# that rival writers cannot disagree.
+# The next state is decided here, from the locked row (a snapshot could miss a cancel request), so
+# that concurrent writers cannot disagree.
 FINISH = """
 WITH input AS (
     SELECT * FROM json_to_recordset(%(input)s::json) AS t(
@@ -108,12 +108,12 @@ _SHORT_FINISH = re.sub(r"\n +", "\n", FINISH).strip()
 
 
 class Ending(NamedTuple):
-    """How one claim is to leave RUNNING. Delay and hold in seconds; JSON as text."""
+    """How one claim leaves RUNNING. Delay and hold in seconds; JSON as text."""
 
     id: int
     token: UUID
     outcome: Outcome | None
-    final: bool = False  # a failure that no retry can help
+    final: bool = False  # a failure that a retry cannot mend
     delay: float = 0.0
     hold: float | None = None
     reason: str = ""
@@ -125,7 +125,7 @@ class Ending(NamedTuple):
 
     def as_json(self, token: str) -> str:
         """One element of the statement's list; what is absent is left out."""
-        if self.outcome is Outcome.SUCCEEDED:  # nothing else counts then; most are of this kind
+        if self.outcome is Outcome.SUCCEEDED:  # nothing else is needed; most are of this kind
             text = f'{{"id": {self.id}, "token": "{token}", "outcome": "SUCCEEDED"}}'
         else:
             text = self._in_words(token)
@@ -144,7 +144,7 @@ class Ending(NamedTuple):
 
 
 class Written(NamedTuple):
-    """What became of one ending: the job's new state; or busy; or neither, which is a refusal."""
+    """The answer to one ending: the job's new state; or busy; or neither, which is a refusal."""
 
     token: UUID
     state: str | None
@@ -158,7 +158,7 @@ class Written(NamedTuple):
 
 
 def finish_parameters(worker: UUID, endings: Sequence[Ending]) -> Mapping[str, Any]:
-    """Return what FINISH wants; also used by an atomic handler on its own connection."""
+    """Return the parameters of FINISH; an atomic handler uses it on its own connection, too."""
     tokens = [str(ending.token) for ending in endings]
     rows = (ending.as_json(token) for ending, token in zip(endings, tokens, strict=True))
     return {
@@ -170,7 +170,7 @@ def finish_parameters(worker: UUID, endings: Sequence[Ending]) -> Mapping[str, A
 
 
 async def finish(connection: Connection, worker: UUID, endings: Sequence[Ending]) -> list[Written]:
-    """Write how these claims ended, all in one statement. A locked row holds up no neighbour."""
+    """Write how these claims ended, in one statement. A locked row does not hold up the others."""
     cursor = connection.cursor(row_factory=args_row(Written))
     await cursor.execute(_SHORT_FINISH, finish_parameters(worker, endings))
     return await cursor.fetchall()
@@ -195,8 +195,8 @@ SELECT input.token, input.outcome, input.recorded_by, (
 
 @dataclass(frozen=True, slots=True)
 class Stands:
-    """What the history says of a token: how its attempt ended, who recorded it (the holder or the
-    leader), and the job's state, as far as it still follows from that."""
+    """The history's record of a token: how its attempt ended, who recorded it (the holder or the
+    leader), and the job's state, if it still follows from that."""
 
     token: UUID
     outcome: str
@@ -205,8 +205,8 @@ class Stands:
 
 
 async def late(connection: Connection, endings: Sequence[Ending]) -> dict[UUID, Stands]:
-    """Leave in the history what a refused worker wanted to write, and return what stands there
-    for each token; tokens that nobody concluded are absent."""
+    """Add to the history what a refused worker wanted to write, and return what it says about each
+    token; tokens that nobody concluded are absent."""
     rows = [{"token": str(e.token), "outcome": e.outcome or ""} for e in endings]
     cursor = connection.cursor(row_factory=args_row(Stands))
     await cursor.execute(

@@ -25,8 +25,8 @@ from jobqueue.store.values import array, read_json, uuids
 
 Connection = AsyncConnection[Any]
 
-# What `finish.FINISH` does for a success, and nothing else: most outcomes are one, and then nothing
-# has to be decided. What cannot be written here (locked, or no longer ours) is left to that.
+# What `finish.FINISH` does for a plain success, which most outcomes are; nothing has to be decided.
+# What cannot be written here (locked, or no longer ours) is left to FINISH.
 _SUCCEED = """\
 WITH locked AS MATERIALIZED (
     SELECT j.id, j.lease_token, j.claimed_at, j.attempts FROM jobqueue_job j
@@ -55,11 +55,11 @@ WITH locked AS MATERIALIZED (
     FROM locked
 ), """
 
-# The slots of those that could not be written stay taken.
+# Those that could not be written keep their slots.
 _LIMIT = """\
 GREATEST(%(limit)s - cardinality(%(ending_ids)s::bigint[]) + (SELECT count(*) FROM locked), 0)"""
 
-# Beside the claims one row, with place 0, that says in the column of the arguments which were
+# Besides the claims it returns one row, with place 0, whose arguments column lists what was
 # written.
 _ANSWER = """\
 SELECT 0, NULL, NULL, COALESCE(

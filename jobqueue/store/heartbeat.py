@@ -1,4 +1,4 @@
-"""The heartbeat's one statement: renew by token, and hear what there is to know."""
+"""The heartbeat's one statement: renew by token, and learn what has changed."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ class Beat:
     """The answer to one heartbeat."""
 
     renewed: frozenset[UUID]
-    busy: frozenset[UUID]  # still ours, but locked by somebody: asked again next time
-    cancelled: frozenset[UUID]  # of those still ours: an operator asked for a cancel
-    died_at: Any  # somebody certified this process as dead
+    busy: frozenset[UUID]  # still ours, but locked by another session: renewed at the next beat
+    cancelled: frozenset[UUID]  # of those still ours: an operator requested a cancel
+    died_at: Any  # this process was certified dead
     registered: bool
     leader_vacant: bool
     overdue: bool  # a scheduled job should have become ready by now
     silent: bool  # a worker on this machine has missed its beat: see DeadWorkerDetector
 
 
-# Never waits for a row lock, not even of the worker's own row: what an operator's session holds
-# must not delay other workers.
+# Never waits for a row lock, not even on the worker's own row: a lock held by an operator's session
+# must not delay the renewals.
 # The lease columns stand in no index, so a renewal is a heap-only update.
 BEAT = """
 WITH input AS (
@@ -86,7 +86,7 @@ SELECT
 
 @dataclass(frozen=True, slots=True)
 class HeldLease:
-    """What a beat says of one claim. `not_ending`: seconds since its handler was asked to stop."""
+    """What a beat says about one claim. `not_ending`: seconds since its stop request."""
 
     id: int
     token: UUID
@@ -105,7 +105,7 @@ async def beat(
     dropped: int = 0,
     silence: float = 7.0,
 ) -> Beat:
-    """Renew every claim that this process knows it holds, and hear what there is to know.
+    """Renew every claim that this process holds, and learn what has changed.
 
     `lease` in seconds. `silence`: seconds after which a neighbour has missed its beat.
     """

@@ -12,7 +12,7 @@ from jobqueue.states import NOTES
 
 Connection = AsyncConnection[Any]
 
-# A row stays some days after the last word of its process, so that a deploy can be read afterwards.
+# A row stays some days after its process's last beat, so that a deploy can be examined later.
 FORGET_WORKERS = """
 DELETE FROM jobqueue_worker WHERE id = ANY(ARRAY(
     SELECT id FROM jobqueue_worker
@@ -24,7 +24,7 @@ DELETE FROM jobqueue_worker WHERE id = ANY(ARRAY(
 
 
 async def forget_workers(connection: Connection, me: UUID, age: float, limit: int) -> int:
-    """Delete the rows of processes silent for `age` seconds; never one's own."""
+    """Delete the rows of processes silent for `age` seconds, but never this one's."""
     cursor = await connection.execute(FORGET_WORKERS, {"me": me, "age": age, "limit": limit})
     return cursor.rowcount
 

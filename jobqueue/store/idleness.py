@@ -1,4 +1,4 @@
-"""Whether anything is left to do in some queues; asked by the drain mode."""
+"""Whether anything is left to do in some queues; asked by drain mode."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from psycopg.rows import class_row
 
 Connection = AsyncConnection[Any]
 
-# Parked jobs and those of paused queues are counted apart: nothing that this run does ends them.
+# Parked jobs and those of paused queues are counted apart: this run cannot end them.
 # Order and LIMIT make each question a probe of the claim's index. BLOCKED rows are to be asked for
 # as soon as there can be any, with an index of their own: else that would read the whole history.
 # For '*' the names are found: all that are ready, and those of what runs or falls due first.

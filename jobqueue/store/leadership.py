@@ -10,8 +10,8 @@ from psycopg.rows import scalar_row
 
 Connection = AsyncConnection[Any]
 
-# Concurrent takers queue on the row; whoever comes second finds a holder and changes nothing.
-# One's own unexpired row is taken too: it is a win whose answer never arrived, under a new term.
+# Concurrent candidates queue on the row; the second one finds a holder and changes nothing.
+# A worker's own unexpired row is taken too, under a new term: a win whose answer never arrived.
 # A process that was certified dead never leads again, even when its statement arrives late.
 ELECT = """
 INSERT INTO jobqueue_leaderlease AS l (name, holder, term, acquired_at, expires_at)
@@ -34,7 +34,7 @@ RETURNING term
 
 
 async def elect(connection: Connection, worker: UUID, lease: float) -> int | None:
-    """Take the role if nobody has it, for `lease` seconds; return the new term, or None."""
+    """Take the lead if nobody has it, for `lease` seconds; return the new term, or None."""
     cursor = connection.cursor(row_factory=scalar_row)
     await cursor.execute(ELECT, {"worker": worker, "lease": lease})
     term: int | None = await cursor.fetchone()
@@ -52,7 +52,7 @@ RETURNING term
 
 
 async def renew(connection: Connection, worker: UUID, term: int, lease: float) -> bool:
-    """Keep the role for `lease` more seconds. A lapsed term stays lapsed, even if still free."""
+    """Keep the lead for `lease` more seconds. A lapsed term stays lapsed, even if still free."""
     cursor = connection.cursor(row_factory=scalar_row)
     await cursor.execute(RENEW, {"worker": worker, "term": term, "lease": lease})
     return await cursor.fetchone() is not None
@@ -67,7 +67,7 @@ RETURNING term
 
 
 async def resign(connection: Connection, worker: UUID, term: int) -> bool:
-    """Give the role back; return whether it was still this holder's in this term."""
+    """Give the lead back; return whether this holder still had it in this term."""
     cursor = connection.cursor(row_factory=scalar_row)
     await cursor.execute(RESIGN, {"worker": worker, "term": term})
     return await cursor.fetchone() is not None

@@ -1,4 +1,4 @@
-"""The leader's book-keeping for the charts: one row a minute and queue."""
+"""The leader's statistics for the charts: one row per minute and queue."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from psycopg.rows import tuple_row
 
 Connection = AsyncConnection[Any]
 
-# The next minute that nobody has written, at most an hour back, once it is over for 5 s (a
+# The next unwritten minute, at most an hour back, once it has been over for 5 s (a
 # transaction that stamped its end inside the minute may commit a little later). Every minute gets
 # a row for all queues together, also when nothing happened, so that the next call goes on.
 # One state at a time: a list of all three is no condition on the index's first column, and the

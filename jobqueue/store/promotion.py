@@ -1,4 +1,4 @@
-"""SCHEDULED jobs that are due become READY: by the leader precisely, by any worker's poll too."""
+"""Due SCHEDULED jobs become READY: by the leader on time, by a worker's poll if overdue."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from psycopg.rows import scalar_row, tuple_row
 
 Connection = AsyncConnection[Any]
 
-# Rows that somebody else promotes or cancels at this moment are skipped, never waited for.
+# Rows being promoted or cancelled by others are skipped, never waited for.
 PROMOTE = """
 WITH due AS MATERIALIZED (
     SELECT ARRAY(
@@ -47,7 +47,7 @@ LIMIT %(limit)s
 
 
 async def due(connection: Connection, limit: int, skip: Collection[int] = ()) -> list[int]:
-    """Return the jobs that are due, the earliest first: where one refuses, each is tried alone."""
+    """Return the due jobs, the earliest first, to try each by itself if one is refused."""
     cursor = connection.cursor(row_factory=scalar_row)
     await cursor.execute(DUE, {"limit": limit, "skip": list(skip)})
     return await cursor.fetchall()
@@ -67,7 +67,7 @@ RETURNING queue
 
 
 async def promote_one(connection: Connection, job: int) -> list[str]:
-    """Make one due job READY and return its queue; nothing when it is not due any more."""
+    """Make one due job READY and return its queue; nothing if it is no longer due."""
     cursor = connection.cursor(row_factory=scalar_row)
     await cursor.execute(PROMOTE_ONE, {"id": job})
     return await cursor.fetchall()

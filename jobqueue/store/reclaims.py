@@ -47,8 +47,8 @@ async def lapsed(connection: Connection, limit: int, skip: Collection[int] = ())
     return await cursor.fetchall()
 
 
-# The condition is looked at again on the locked row: a renewal may have come in between, and a
-# claim that a dead process had sent may have executed after its death was certified.
+# The condition is checked again on the locked row: a renewal may have come in between, and a
+# claim sent by a dead process may have executed after its death was certified.
 RECLAIM = """
 WITH input AS (
     SELECT * FROM json_to_recordset(%(input)s::json)
@@ -114,7 +114,7 @@ FROM written w JOIN verdict v ON v.id = w.id
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A lapsed claim, and how long its job is to wait should it run again."""
+    """A lapsed claim, and how long its job waits if it is to run again."""
 
     id: int
     token: UUID
@@ -122,7 +122,7 @@ class Verdict:
 
 
 async def reclaim(connection: Connection, verdicts: Sequence[Verdict], actor: str) -> list[Swept]:
-    """End these claims as LOST, counted, unless they were renewed or concluded meanwhile."""
+    """End these claims as LOST, counted, unless they were renewed or concluded in between."""
     rows = [{"id": v.id, "token": str(v.token), "delay": v.delay} for v in verdicts]
     cursor = connection.cursor(row_factory=class_row(Swept))
     await cursor.execute(

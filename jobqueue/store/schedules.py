@@ -33,7 +33,7 @@ class Next:
 
 
 async def next_run(connection: Connection, skip: Collection[int] = ()) -> Next:
-    """Return when there is something to do."""
+    """Return the moment of the next due schedule."""
     cursor = connection.cursor(row_factory=class_row(Next))
     await cursor.execute(NEXT, {"skip": list(skip)})
     answer = await cursor.fetchone()
@@ -85,7 +85,7 @@ FOR NO KEY UPDATE SKIP LOCKED
 
 
 async def lock_due(connection: Connection, id: int) -> Due | None:
-    """Lock a due schedule; None when somebody else has it, or has done it."""
+    """Lock a due schedule; None if another session holds it or has done it."""
     cursor = connection.cursor(row_factory=class_row(Due))
     await cursor.execute(LOCK_DUE, {"id": id})
     return await cursor.fetchone()
@@ -122,7 +122,7 @@ UPDATE jobqueue_scheduletick SET job = %(job)s WHERE id = %(tick)s
 
 
 async def link(connection: Connection, tick: int, job: int) -> None:
-    """Say which job a tick has made."""
+    """Record which job a tick made."""
     await connection.execute(LINK, {"tick": tick, "job": job})
 
 
@@ -137,7 +137,7 @@ WHERE id = %(id)s
 async def plan(
     connection: Connection, id: int, next_run_at: datetime, last_run_at: datetime | None
 ) -> None:
-    """All went well: on to the next tick."""
+    """After a success: plan the next tick."""
     await connection.execute(PLAN, {"id": id, "next": next_run_at, "last": last_run_at})
 
 
@@ -189,5 +189,5 @@ UPDATE jobqueue_schedule SET last_error = %(error)s WHERE id = %(id)s AND last_e
 
 
 async def note(connection: Connection, id: int, error: str) -> None:
-    """Show a failure that is no strike."""
+    """Show a failure without counting a strike."""
     await connection.execute(NOTE, {"id": id, "error": error})

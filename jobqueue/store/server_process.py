@@ -1,4 +1,4 @@
-"""The server process behind a connection: known, and ended where a lost answer must be final."""
+"""The server process behind a connection: to end it when a lost answer must be final."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()
 
 
 async def backend(connection: Connection) -> Backend | None:
-    """Return who serves this connection."""
+    """Return the server process behind this connection."""
     cursor = connection.cursor(row_factory=tuple_row)
     await cursor.execute(BACKEND)
     row = await cursor.fetchone()
@@ -37,8 +37,8 @@ async def backend(connection: Connection) -> Backend | None:
     return Backend(pid, started, direct=pid == connection.info.backend_pid)
 
 
-# Ends a server process, so that its last statement has happened or never will. Same role, so no
-# special right is needed.
+# Ends a server process, so that its last statement was executed or never will be. Its role is the
+# same, so no special right is needed.
 END_BACKEND = """
 SELECT pg_terminate_backend(pid, %(wait)s) FROM pg_stat_activity
 WHERE pid = %(pid)s AND backend_start = %(started)s AND pid <> pg_backend_pid()

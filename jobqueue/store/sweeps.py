@@ -75,7 +75,7 @@ FROM written
 async def expire(
     connection: Connection, ids: Sequence[int], unknown: float, actor: str
 ) -> list[Swept]:
-    """End those of these jobs that still wait past their time; no attempt, no failure counted."""
+    """End those that are still waiting past their time; no attempt and no failure is counted."""
     cursor = connection.cursor(row_factory=class_row(Swept))
     await cursor.execute(EXPIRE, {"ids": list(ids), "unknown": unknown, "actor": actor})
     return await cursor.fetchall()
@@ -122,7 +122,7 @@ SELECT count(*) FROM gone
 
 
 async def prune(connection: Connection, ids: Sequence[int], state: str, age: float) -> int:
-    """Delete those of these jobs that are still this old, with their attempts.
+    """Delete those that are still this old, with their attempts.
 
     Their events are left to `history_pruning.forget_events`, as by an operator's prune.
     """

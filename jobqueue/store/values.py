@@ -1,5 +1,4 @@
-"""Values on their way to the database and back, where the driver's own way takes many times as
-long."""
+"""Conversions to and from the database, where the driver's own take many times as long."""
 
 import json
 from collections.abc import Iterable
@@ -20,5 +19,5 @@ def uuids(values: Iterable[UUID]) -> str:
 
 
 def read_json(text: bytes | str) -> Any:
-    """Read what the database has written: nothing stands around the value."""
+    """Read JSON written by the database: no whitespace around the value."""
     return _decode(text if isinstance(text, str) else text.decode())[0]

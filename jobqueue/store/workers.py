@@ -18,7 +18,7 @@ Connection = AsyncConnection[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """What a worker says of itself at its start, and what its death can be certified by."""
+    """What a worker says about itself at its start, including what can certify its death."""
 
     id: UUID
     name: str
@@ -34,7 +34,7 @@ class Identity:
     concurrency: int
 
 
-# A worker whose row was swept while it was cut off registers again under the same id.
+# A worker whose row was deleted while it was cut off registers again under the same id.
 REGISTER = """
 INSERT INTO jobqueue_worker (id, name, hostname, pid, pid_started, pid_namespace, time_namespace,
     boot_id, supervisor, version, queues, concurrency, phase, started_at, last_seen_at)
@@ -85,7 +85,7 @@ TABLES = (
     "jobqueue_worker",
 )
 
-# A table that is not there has no rights. Nobody needs to rewrite the trail of events.
+# A missing table has no rights. Nobody needs to change existing events.
 RIGHTS = """
 SELECT t.name, to_regclass(t.name) IS NOT NULL,
     ARRAY(

@@ -131,7 +131,7 @@ def report_label(value: str) -> str:
 
 @register.filter
 def short_task(value: str) -> str:
-    """The function with the last part of its module, enough to recognise it."""
+    """The function's name with the last part of its module, enough to recognise it."""
     return ".".join(value.rsplit(".", 2)[-2:])
 
 

@@ -1,1 +1,1 @@
-"""One worker process: claim, run, finish, and leave well."""
+"""One worker process: claim, run, finish, and exit cleanly."""

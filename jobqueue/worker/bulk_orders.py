@@ -1,7 +1,7 @@
-"""Operators' bulk orders: any worker goes on with them, beside its jobs and without a slot.
+"""Operators' bulk orders: any worker continues them, alongside its jobs and without using a slot.
 
-What is done to the jobs is the web side's own code, which this module alone of the worker may
-import. It runs in a thread of its own that is there only while an order is.
+The work on the jobs is done by the web side's own code; no other module of the worker may import
+it. It runs in a thread of its own that exists only while there is an order.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from jobqueue.store import bulk_orders
 from jobqueue.store.connections import Session
 from jobqueue.worker.threads.handler_thread import HandlerThread
 
-WORK_SECONDS = 5.0  # then it is asked again whether to go on
-REST_SECONDS = 60.0  # after an error, or where the role may not read who has which right
+WORK_SECONDS = 5.0  # then the loop decides whether to continue
+REST_SECONDS = 60.0  # after an error, or where the database role may not read users' permissions
 log = get_logger()
 
 
@@ -32,7 +32,7 @@ class BulkOrders:
         self._looked_at = 0.0
 
     async def run_slices(self, session: Session, seconds: float) -> None:
-        """Behind a beat, on its connection, at most once in a poll."""
+        """Called after a beat, on its connection, at most once per poll."""
         now = time.monotonic()
         if self._seen.is_set() or now < max(self._rests_until, self._looked_at + self.poll_seconds):
             return
@@ -41,7 +41,7 @@ class BulkOrders:
             self._seen.set()
 
     async def run(self) -> None:
-        """Goes on until it is cancelled."""
+        """Runs until it is cancelled."""
         while True:
             await self._seen.wait()
             thread = HandlerThread("bulk orders")
@@ -53,11 +53,11 @@ class BulkOrders:
                 thread.close()
 
     def stop(self) -> None:
-        """No further slice; the one that runs is one transaction."""
+        """Start no further slice. The one in progress is a single transaction."""
         self.stopping.set()
 
     def _work(self, thread: HandlerThread) -> bool:
-        """In the thread: return whether to go on at once."""
+        """Runs in the thread. Returns whether to continue at once."""
         thread.prepare()
         try:
             return orders.work(WORK_SECONDS, self.stopping.is_set) and not self.stopping.is_set()

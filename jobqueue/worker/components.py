@@ -149,18 +149,18 @@ class Components:
         return self.listener is None or self.listener.is_proven
 
     def _notify_ready(self, queue: str) -> None:
-        """Wake the other workers: a job of this queue can be claimed."""
+        """Wake the other workers: a job in this queue can be claimed."""
         if self.listener is not None:
             self.completer.notify_ready(queue)
 
     def _on_ready_again(self, queue: str) -> None:
-        """A job that ran here can be claimed again: by others at once when this worker stops."""
+        """A job that ran here can be claimed again: by the others at once if this worker stops."""
         if self.stopping():
             self._notify_ready(queue)
         else:
             self.claimer.wake(queue)
 
-    # What concerns the leader, where this worker may lead.
+    # Leadership, if this worker may lead.
 
     def _on_scheduled(self, at: float) -> None:
         if self.leader is not None:
@@ -175,7 +175,7 @@ class Components:
             self.leader.reclaim_now()
 
     def reconnect(self) -> None:
-        """Have every connection opened afresh before its next use."""
+        """Open every connection afresh before its next use."""
         for session in self.sessions:
             session.renew()
         if self.listener is not None:

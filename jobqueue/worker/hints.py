@@ -13,7 +13,7 @@ log = get_logger()
 
 
 async def send_hint(session: Session, seconds: float, messages: Sequence[Message]) -> None:
-    """Notify the other workers, within `seconds`. Where it fails, their polls find what is new."""
+    """Notify the other workers, within `seconds`. If that fails, their polls find the work."""
     try:
         await session.call(notify, seconds, messages)
     except Exception as error:

@@ -11,15 +11,15 @@ from jobqueue.worker.inflight import InFlightJobs
 from jobqueue.worker.outages import OutageLog
 from jobqueue.worker.outcomes.signal_threads import SignalThreads
 
-# What passes sooner is everyday life: an outcome on its way, a round whose answer is awaited.
+# Shorter waits are normal: an outcome being written, a round whose answer is awaited.
 MOMENT_SECONDS = 1.0
-# Logged when it has lasted this long, and again each minute.
+# Logged once it has lasted this long, and again every minute.
 LASTING_SECONDS, AGAIN_SECONDS = 10.0, 60.0
 log = get_logger()
 
 
 class IdleReasons:
-    """Looked at with every beat."""
+    """Checked at every beat."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class IdleReasons:
         self._since = self._log_at = 0.0
 
     def check(self) -> str:
-        """Return the reason as one word; empty where there is none."""
+        """Return the reason as one word, or an empty string if there is none."""
         self.signals.check()
         now, reason = time.monotonic(), self._find()
         if reason is not self.reason:

@@ -1,4 +1,4 @@
-"""The claims that this process holds, keyed by token: the one registry."""
+"""The claims that this process holds, by token. There is no other registry."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Stop(StrEnum):
     TIMEOUT = "timeout"
     CANCEL = "cancel"
     SHUTDOWN = "shutdown"
-    LEASE = "lease"  # lost, or it cannot be kept
+    LEASE = "lease"  # lost, or impossible to renew in time
 
 
 class Fate(StrEnum):
-    """In which count of the shutdown's accounting a claim ended. Each claim has exactly one."""
+    """How a claim ended, as the shutdown's accounting counts it. Each claim has exactly one."""
 
     COMPLETED = "completed"
     INTERRUPTED = "interrupted"
@@ -40,11 +40,11 @@ class Fate(StrEnum):
 
 
 class InFlight:
-    """One claim, from the answer of its round until its fate is known and its handler has ended.
+    """One claim, from its round's answer until its fate is known and its handler has ended.
 
-    An entry belongs to a claim, not to a job: when a lapsed job is claimed here again, the old
-    entry and the new one stand beside each other and cannot touch each other. Others read its
-    states; they change only through the methods below.
+        An entry belongs to a claim, not to a job: when a lapsed job is claimed here again, the old
+    entry and the new one exist side by side and do not affect each other. Other modules read its
+    state; only the methods below change it.
     """
 
     __slots__ = (
@@ -83,29 +83,31 @@ class InFlight:
         self.control = Control()
         self.started = False
         self.ended = False  # the handler, and every call in its thread
-        self.lost = False  # the database says that the token is no longer ours
-        self.released = False  # handed over for writing although the handler has not ended
+        self.lost = False  # the database answered that the token is no longer ours
+        self.released = False  # handed over to be written, although the handler has not ended
         self.fate: Fate | None = None
         self.stop_reason: Stop | None = None
         self.stop_requested_at = 0.0
         self._stop_sent_at = 0.0
-        self.reported_at = -3600.0  # when its ignoring the stop was last logged
-        # How this kind of handler is interrupted, and how many seconds it has to clean up.
+        self.reported_at = -3600.0  # when it was last logged that it ignores the stop
+        # How to interrupt this kind of handler, and how many seconds it has to clean up.
         self._interrupt: Callable[[Stop, float], None] | None = None
         self.interrupt_raised = False  # in the handler's thread
         self.task: asyncio.Task[None] | None = None
         self._first_step_made = False
-        self.deadline: float | None = None  # of what runs now, by the loop's clock
+        self.deadline: float | None = None  # for what runs now, by the loop's clock
         self._timer: asyncio.TimerHandle | None = None
         self.handler_thread: HandlerThread | None = None
-        self.past: list[Past] = []  # its earlier attempts, where somebody is shown them
-        self.result: TaskResult[..., Any] | None = None  # once the context or a signal wants it
-        self.recording: Ending | None = None  # of an atomic handler, once its statement was sent
+        self.past: list[Past] = []  # its earlier attempts, if anything will read them
+        self.result: TaskResult[..., Any] | None = (
+            None  # made once the context or a signal asks for it
+        )
+        self.recording: Ending | None = None  # for an atomic handler, once its statement was sent
         self.recorded: Written | None = None  # and the answer
         self.committed = False
-        self.blocked = ""  # the stack with which it blocked the event loop
+        self.blocked = ""  # its stack when it blocked the event loop
         self.children: set[asyncio.Task[Any]] | None = None
-        # Takes over the tasks that start when the handler has ended already.
+        # Takes over tasks that start after the handler has ended.
         self.on_late_child: TaskCallback | None = None
 
     @property
@@ -114,8 +116,8 @@ class InFlight:
 
     @property
     def needs_lease(self) -> bool:
-        """Whether its handler may still act under the lease. One that has committed keeps none:
-        what runs then are the hooks of its commit."""
+        """Whether its handler still acts under the lease. One that has committed no longer does:
+        only its on_commit hooks are running."""
         return not (self.ended or self.committed)
 
     def mark_started(self) -> None:
@@ -123,23 +125,23 @@ class InFlight:
         self.started = True
 
     def mark_renewed(self, sent: float) -> None:
-        """A beat that was sent then has renewed the lease."""
+        """A beat sent at that moment has renewed the lease."""
         self.trusted_from = sent
 
     def mark_lost(self) -> None:
-        """The database has answered that no row bears the token any more."""
+        """The database answered that no row has this token any more."""
         self.lost = True
 
     def mark_released(self) -> None:
-        """Its row is handed over for writing; what the handler returns later is dropped."""
+        """Its release is handed over; whatever the handler returns later is dropped."""
         self.released = True
 
     def mark_recording(self, ending: Ending) -> None:
-        """An atomic handler's own transaction is about to send this."""
+        """The atomic handler's own transaction is about to send this outcome."""
         self.recording = ending
 
     def mark_recorded(self, written: Written) -> None:
-        """That statement's answer; the commit comes next."""
+        """That statement was answered; the commit comes next."""
         self.recorded = written
 
     def mark_committed(self) -> None:
@@ -147,7 +149,7 @@ class InFlight:
         self.committed = True
 
     def mark_blocked(self, stack: str) -> None:
-        """The handler blocked the event loop, at this place."""
+        """The handler blocked the event loop, at this stack."""
         self.blocked = stack
 
     def mark_reported(self, now: float) -> None:
@@ -155,12 +157,12 @@ class InFlight:
         self.reported_at = now
 
     def mark_interrupt(self, *, raised: bool) -> None:
-        """The interrupt was raised in the handler's thread, or dropped there by the interpreter."""
+        """The interrupt was raised in the handler's thread, or the interpreter dropped it there."""
         self.interrupt_raised = raised
 
     def request_stop(self, why: Stop, now: float, cleanup_seconds: float) -> None:
         """Ask the handler to stop, once: a further request within `cleanup_seconds` is not
-        delivered, so that it cannot cut a clean-up short. The first reason stays."""
+        delivered, so it cannot cut a clean-up short. The first reason stands."""
         if why is Stop.CANCEL:
             self.control.cancelled = True
         is_cleaning_up = self.stop_reason is not None and now - self._stop_sent_at < cleanup_seconds
@@ -173,33 +175,33 @@ class InFlight:
             self._interrupt(why, cleanup_seconds)
 
     def interrupt_by(self, interrupt: Callable[[Stop, float], None] | None) -> None:
-        """How the handler that runs now is interrupted; None: not any more."""
+        """How to interrupt what runs now; None once it can no longer be interrupted."""
         self._interrupt = interrupt
 
     def attach_task(self, task: asyncio.Task[None] | None) -> None:
-        """The task of the attempt."""
+        """Record the asyncio task of the attempt."""
         self.task = task
 
     def attach_thread(self, thread: HandlerThread) -> HandlerThread:
-        """The thread in which the handler runs, or its ORM calls do."""
+        """Record the thread in which the handler, or its ORM calls, run."""
         self.handler_thread = thread
         return thread
 
     def detach_thread(self) -> HandlerThread | None:
-        """Return the thread that it no longer needs."""
+        """Return its thread, which it no longer needs."""
         thread, self.handler_thread = self.handler_thread, None
         return thread
 
     def keep_past(self, past: list[Past]) -> None:
-        """Its earlier attempts, for those who are shown the attempt."""
+        """Keep its earlier attempts for the context and the signals."""
         self.past = past
 
     def keep_result(self, result: TaskResult[..., Any]) -> None:
-        """Django's view of the attempt, made once for the context and the signals."""
+        """Keep Django's TaskResult, made once for the context and the signals."""
         self.result = result
 
     def set_deadline(self, deadline: float | None, overdue: Callable[[], None]) -> None:
-        """What runs from now on may run until then. Short handlers never need the timer."""
+        """Limit what runs from now on. A short handler never needs the timer."""
         self.deadline = deadline
         if self._first_step_made:
             self._set_timer(overdue)
@@ -215,13 +217,13 @@ class InFlight:
             self._timer = asyncio.get_running_loop().call_at(self.deadline, overdue)
 
     def cancel_timer(self) -> None:
-        """What the deadline was for has ended."""
+        """What had the deadline has ended."""
         if self._timer is not None:
             self._timer.cancel()
 
     def add_child(self, task: asyncio.Task[Any]) -> None:
-        """A task that the handler has started."""
-        if self.on_late_child is not None:  # started by what the handler left behind
+        """Add a task that the handler started."""
+        if self.on_late_child is not None:  # started by a task that outlived the handler
             self.on_late_child(task)
             return
         if self.children is None:
@@ -230,7 +232,7 @@ class InFlight:
         task.add_done_callback(self.children.discard)
 
     def release_children(self, on_late_child: TaskCallback) -> list[asyncio.Task[Any]]:
-        """The handler has ended: return the tasks that it left behind; later ones go there."""
+        """The handler has ended: return the tasks that outlived it, and pass later ones on."""
         self.on_late_child = on_late_child
         left = [task for task in self.children or () if not task.done()]
         self.children = None
@@ -238,13 +240,13 @@ class InFlight:
 
 
 class InFlightJobs:
-    """Every claim held here. A slot is free when the outcome's fate is known and the handler has
-    really ended; so the rows that are RUNNING here never exceed the concurrency."""
+    """Every claim held here. A slot is free once the claim's fate is known and its handler has
+    really ended, so the rows RUNNING here never outnumber the slots."""
 
     def __init__(self, concurrency: int) -> None:
         self.concurrency = concurrency
         self._by_token: dict[UUID, InFlight] = {}
-        self.freed = asyncio.Event()  # a slot became free; cleared by the claimer
+        self.freed = asyncio.Event()  # set when a slot becomes free; cleared by the claimer
         self.counts = dict.fromkeys(Fate, 0)
         self.claimed = 0
 
@@ -262,15 +264,15 @@ class InFlightJobs:
         return self.concurrency - len(self._by_token)
 
     def add(self, claim: Claim, trusted_from: float) -> InFlight:
-        """Called for every row of a round before anything is awaited: no pass that releases,
-        renews or cancels may overlook it."""
+        """Called for every row of a round before anything is awaited, so that no pass that
+        releases, renews or cancels can overlook it."""
         inflight = InFlight(claim, trusted_from)
         self._by_token[claim.token] = inflight
         self.claimed += 1
         return inflight
 
     def record_fate(self, inflight: InFlight, fate: Fate) -> None:
-        """The outcome is written, refused or given up. Said once; later calls change nothing."""
+        """The outcome is written, refused or given up. Only the first call counts."""
         if inflight.fate is None:
             inflight.fate = fate
             self.counts[fate] += 1
@@ -290,7 +292,7 @@ class InFlightJobs:
             self.freed.set()
 
     def renewable(self) -> list[InFlight]:
-        """What a beat renews: all that is held but what the database has called lost."""
+        """What a beat renews: every claim held, except those that the database called lost."""
         return [
             inflight
             for inflight in self._by_token.values()
@@ -298,5 +300,5 @@ class InFlightJobs:
         ]
 
     def trusted_since(self) -> float | None:
-        """The oldest send time among the claims whose handler may still act."""
+        """The oldest renewal's send time among the claims that still need their lease."""
         return min((each.trusted_from for each in self if each.needs_lease), default=None)

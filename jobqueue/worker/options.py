@@ -1,4 +1,4 @@
-"""What one worker process is asked to do, and how it describes itself."""
+"""What one worker process was started with, and how it identifies itself."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class WorkerOptions:
 
 
 def identity(settings: Settings, options: WorkerOptions) -> Identity:
-    """Return a new identity: no process owns what its predecessor held."""
+    """Return a new identity, so that no process owns what its predecessor held."""
     hostname = socket.gethostname()
     return Identity(
         id=uuid4(),

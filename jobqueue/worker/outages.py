@@ -1,4 +1,4 @@
-"""One log line when the database goes away, one when it is back; waiting in between."""
+"""One log line when the database goes away and one when it is back; in between, waiting."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ log = get_logger()
 
 
 class OutageLog:
-    """What the services of one worker know together of the database being away; and which of them
-    it answers, but with a time-out or a conflict."""
+    """One worker's shared record of database outages, and of services whose calls reach the
+    database but time out or conflict."""
 
     def __init__(self) -> None:
         self._troubled: set[str] = set()
@@ -22,8 +22,8 @@ class OutageLog:
         self._since = 0.0
 
     def begin(self, purpose: str, error: BaseException, *, helper: bool = False) -> None:
-        """A service has met a transient error. A helper's work is also done without it, so its
-        trouble alone is no outage; the other services report one."""
+        """A service has met a transient error. The work of a helper also gets done without it, so
+        its error alone is no outage; the other services report one."""
         if is_answer(error) or helper:
             if purpose not in self._hindered and not (helper and self._troubled):
                 self._hindered.add(purpose)
@@ -35,7 +35,7 @@ class OutageLog:
         self._troubled.add(purpose)
 
     def concerns(self, purpose: str) -> bool:
-        """Whether this service waits for the database just now."""
+        """Whether this service is waiting for the database at the moment."""
         return purpose in self._troubled or purpose in self._hindered
 
     def end(self, purpose: str) -> None:
@@ -48,11 +48,11 @@ class OutageLog:
 
 
 class ErrorPolicy:
-    """How one service handles its errors: it waits after transient ones and raises the fifth bug in
-    a row.
+    """How one service handles its errors: it waits after a transient one and raises the fifth
+    other one in a row.
 
-    Only a complete success resets the count: a loop that always fails but goes on looks healthy
-    and does nothing.
+        Only a complete success resets the count. Otherwise a loop that always fails and carries on
+    would look healthy and do nothing.
     """
 
     def __init__(self, purpose: str, outage_log: OutageLog, *, helper: bool = False) -> None:
@@ -67,8 +67,8 @@ class ErrorPolicy:
             self._outages.end(self.purpose)
 
     def failed(self, error: Exception) -> float:
-        """Return the seconds to wait before the next try. Raises the error when it is one too
-        many that no waiting explains."""
+        """Return the seconds to wait before the next try. Raises the error if it is the fifth
+        consecutive non-transient one."""
         if is_transient(error):
             self._outages.begin(self.purpose, error, helper=self._helper)
             return self._backoff.next_delay()

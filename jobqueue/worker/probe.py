@@ -1,4 +1,4 @@
-"""Liveness, readiness and figures of one worker over HTTP, for its platform."""
+"""One worker's liveness, readiness and metrics over HTTP, for the platform that runs it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Answer = tuple[int, str, str]  # status, content type, body
 
 
 class Probe:
-    """Answers `/live`, `/ready` and `/metrics`. It reads what the worker knows and asks nobody."""
+    """Answers `/live`, `/ready` and `/metrics`. It reads the worker's memory and makes no query."""
 
     def __init__(
         self,
@@ -48,11 +48,11 @@ class Probe:
         self.heartbeat, self.leader = heartbeat, leader
         self.host, self.port = address_of(settings.probe_address, parent)
         self._server: asyncio.Server | None = None
-        # In order of arrival: whether the request's first line has come.
+        # In order of arrival: whether the request's first line has arrived.
         self._open: dict[asyncio.Task[None], bool] = {}
 
     async def open(self) -> None:
-        """Listen, where an address was given. Raises CannotStartError."""
+        """Listen, if an address was given. Raises CannotStartError."""
         if self.port is None:
             return
         try:
@@ -67,7 +67,7 @@ class Probe:
         log.info("probe_listening", host=name[0], port=name[1])
 
     async def close(self) -> None:
-        """Free the port, and end what is being answered."""
+        """Free the port, and end the requests being answered."""
         if self._server is not None:
             server, self._server = self._server, None
             server.close()
@@ -89,15 +89,15 @@ class Probe:
                 writer.write(await self._respond(line, reader))
                 await writer.drain()
         except (OSError, ValueError, TimeoutError, asyncio.IncompleteReadError):
-            pass  # whoever asked has gone, or never meant HTTP
+            pass  # the client has gone, or never spoke HTTP
         finally:
             self._open.pop(task, None)
             with contextlib.suppress(OSError):
                 writer.close()
 
     def _make_room(self) -> None:
-        """Drop the oldest connection that has said nothing, else the oldest: connections that
-        others hold open must not keep the platform from asking."""
+        """Drop the oldest silent connection, or else the oldest one, so that connections held
+        open by others cannot keep the platform's requests out."""
         if len(self._open) < MOST_CONNECTIONS:
             return
         silent = (task for task, has_spoken in self._open.items() if not has_spoken)
@@ -108,7 +108,7 @@ class Probe:
     async def _respond(self, line: bytes, reader: asyncio.StreamReader) -> bytes:
         words = line.decode("latin-1").split()
         while (await reader.readline()).strip():
-            pass  # the headers say nothing of interest
+            pass  # the headers are not used
         method, target = (words[0], words[1]) if len(words) == 3 else ("", "")
         status, kind, body = self.answer(method, target.partition("?")[0])
         data = body.encode()
@@ -119,7 +119,7 @@ class Probe:
         return head.encode() + (b"" if method == "HEAD" else data)
 
     def answer(self, method: str, path: str) -> Answer:
-        """What is said to one request."""
+        """Return the answer to one request."""
         if not method:
             return 400, PLAIN, "not understood\n"
         if method not in ("GET", "HEAD"):
@@ -135,7 +135,7 @@ class Probe:
         return 404, PLAIN, "try /live, /ready or /metrics\n"
 
     def unready(self) -> str:
-        """Return why this worker takes no jobs; empty when it does."""
+        """Return why this worker claims no jobs; empty if it does."""
         phase, settings = self.shutdown.phase, self.settings
         if phase is Phase.STARTING:
             return "starting: the database has not answered yet"
@@ -152,7 +152,7 @@ class Probe:
         return time.monotonic() - self.heartbeat.good_at
 
     def figures(self) -> Iterable[str]:
-        """The lines of Prometheus's text format."""
+        """Return the metrics in Prometheus's text format."""
         registry, leader = self.registry, self.leader
         yield "# TYPE jobqueue_worker_jobs_held gauge"
         yield f"jobqueue_worker_jobs_held {len(registry)}"
@@ -180,8 +180,8 @@ class Probe:
 
 
 def address_of(address: str | None, parent: SupervisorLink | None) -> tuple[str, int | None]:
-    """Return host and port; no port where there is no address. The children of a supervisor take
-    one port after the other."""
+    """Return host and port; without an address the port is None. A supervisor's children take
+    consecutive ports."""
     if address is None:
         return "", None
     host, _, port = address.rpartition(":")

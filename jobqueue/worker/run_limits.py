@@ -1,4 +1,4 @@
-"""Until when a worker runs that nobody stops: drain mode, and --max-runtime."""
+"""When a worker stops by itself: drain mode, and --max-runtime."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Limits:
 
     @contextlib.contextmanager
     def while_starting(self) -> Iterator[None]:
-        """The database may keep the worker waiting; the time runs nevertheless."""
+        """Time spent waiting for the database counts as well."""
         timer = None
         if self._end is not None:
             timer = asyncio.get_running_loop().call_at(self._end, self._out_of_time)
@@ -62,7 +62,7 @@ class Limits:
         self.stop(OUT_OF_TIME)
 
     async def run(self) -> None:
-        """The service: returns when it has asked for the stop."""
+        """The service: returns once it has requested the stop."""
         left = None
         if self._end is not None:
             left = max(self._end - loop_time(), 0.0)
@@ -80,7 +80,7 @@ class Limits:
             self.stop(OUT_OF_TIME)
 
     async def confirm(self) -> None:
-        """Jobs ended after the last look: ask once more who died."""
+        """Count the dead jobs once more: some ended after the last look."""
         if self._watch is not None and self.verdict is not None:
             self.verdict = await self._watch.confirm(self.verdict, CLOSE_SECONDS)
 
@@ -93,12 +93,12 @@ log = get_logger()
 
 @dataclass(frozen=True, slots=True)
 class IdleVerdict:
-    """How a drain ended, and what it leaves behind."""
+    """How a drain ended, and what it left."""
 
     idle: bool  # False: --max-runtime came first
     died: int = 0  # jobs of the served queues that died since the start, whoever ran them
-    parked: int = 0  # waiting for code that knows their task
-    paused: tuple[str, ...] = ()  # queues with jobs that nobody may take
+    parked: int = 0  # waiting for a worker whose code has their task
+    paused: tuple[str, ...] = ()  # queues with jobs that no worker may claim
 
     @property
     def code(self) -> int:
@@ -111,8 +111,8 @@ class IdleVerdict:
 class IdleWatch:
     """Waits until the queues have been empty, in the table and here, for two seconds in a row.
 
-    `held` says how many claims this process still has. A look without an answer is no answer:
-    only a count that came back empty counts as empty.
+    `held` returns how many claims this process still has. A failed query proves nothing: only a
+    count that came back as zero does.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class IdleWatch:
         self._latest: idleness.Left | None = None
 
     async def wait(self) -> IdleVerdict:
-        """Return when there is nothing left, or when the time is over."""
+        """Return when there is nothing left, or the time is up."""
         start = loop_time()
         end = None if self.max_runtime is None else start + self.max_runtime
         idle_since: float | None = None
@@ -146,7 +146,7 @@ class IdleWatch:
         return self._verdict(idle=False)
 
     async def confirm(self, verdict: IdleVerdict, seconds: float = 1.0) -> IdleVerdict:
-        """After the shutdown: count once more who died, since jobs ended after the last look."""
+        """After the shutdown: count the dead jobs once more; some ended after the last look."""
         await self._is_idle(loop_time() + seconds)
         return self._verdict(idle=verdict.idle)
 

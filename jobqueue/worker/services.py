@@ -1,4 +1,4 @@
-"""The long-lived tasks of a worker: each has this one owner, who awaits it."""
+"""The long-lived tasks of a worker. This is their one owner, which awaits them all."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 from jobqueue.logs import get_logger
 from jobqueue.store.error_classes import is_transient
 
-# What a cancelled task may take to unwind: a call to the database drops its socket by then.
+# Seconds a cancelled task may take to unwind. A database call has dropped its socket by then.
 UNWIND_SECONDS = 0.3
 log = get_logger()
 
 
 class Services:
-    """A service that returns or fails while nobody asked it to starts the shutdown: a worker is
-    never half-staffed."""
+    """A service that returns or fails unasked starts the shutdown: a worker never runs with a
+    service missing."""
 
     def __init__(self, on_end: Callable[[str, BaseException | None], None]) -> None:
         self._on_end = on_end
@@ -33,7 +33,7 @@ class Services:
         return self._tasks.get(name)
 
     def expect(self, *names: str) -> None:
-        """From here on these services may end."""
+        """These services may end from now on."""
         self._expected.update(names)
 
     def _ended(self, name: str, task: asyncio.Task[None]) -> None:
@@ -45,7 +45,7 @@ class Services:
             log.error("service_stop_failed", service=name, exc_info=error)
 
     async def end(self, name: str, seconds: float) -> None:
-        """Wait for a service that has been asked to end; cancel it when the time is over."""
+        """Wait for a service that was asked to end; cancel it when its time is up."""
         task = self._tasks.pop(name, None)
         if task is not None:
             self._expected.add(name)
@@ -53,14 +53,14 @@ class Services:
             await unwind({task}, UNWIND_SECONDS)
 
     async def cancel_all(self, seconds: float) -> None:
-        """Cancel what still serves, all at once, and await every one."""
+        """Cancel all services still running, at once, and await each."""
         self._expected.update(self._tasks)
         tasks, self._tasks = set(self._tasks.values()), {}
         await unwind(tasks, seconds)
 
 
 async def unwind(tasks: set[asyncio.Task[None]], seconds: float) -> None:
-    """Cancel tasks and await them, for this long; say which of them did not end."""
+    """Cancel tasks and await them, for this many seconds; return those that did not end."""
     left = {task for task in tasks if not task.done()}
     for task in left:
         task.cancel()
@@ -71,15 +71,15 @@ async def unwind(tasks: set[asyncio.Task[None]], seconds: float) -> None:
 
 
 async def within(seconds: float, what: str, work: Coroutine[Any, Any, Any]) -> bool:
-    """Do a step of the shutdown for at most this long; whether it was done. A step that fails or
-    comes too late is logged, and the next one begins."""
+    """Run one step of the shutdown for at most this many seconds; return whether it completed. One
+    that fails or runs out of time is logged, and the next one begins."""
     task = asyncio.create_task(work, name=what)
     await asyncio.wait({task}, timeout=max(seconds, 0))
     if not task.done():
         log.warning("shutdown_step_skipped", step=what)
         await unwind({task}, UNWIND_SECONDS)
         if task.done() and not task.cancelled():
-            task.exception()  # seen: the loser of the race is logged above
+            task.exception()  # retrieved: the loser of the race is logged above
         return False
     error = None if task.cancelled() else task.exception()
     if error is not None and is_transient(error):

@@ -16,12 +16,12 @@ from jobqueue.worker.outcomes.completer import Completer
 from jobqueue.worker.process import stacks
 from jobqueue.worker.services import Services, unwind
 
-# Parts of the margin behind drain and cancel.
+# Parts of the margin after drain and cancel.
 RELEASE_SECONDS = 0.8
 LAST_SECONDS = 0.3  # between the end of the last bounded step and the enforced end
-CLOSE_SECONDS = 2.0  # for closing everything, where that much is left
-# Nobody may claim a job whose handler has not ended before this process is certainly gone: the
-# enforced end, the dead-man switch behind it and a little, all inside the hold.
+CLOSE_SECONDS = 2.0  # for closing everything, if that much is left
+# A job whose handler has not ended may not be claimed before this process is certainly gone: the
+# hold covers the enforced end, the dead-man switch after it and a little more.
 HOLD_SECONDS = EXIT_MARGIN_SECONDS
 HELD_EXIT_SECONDS = HOLD_SECONDS - 0.6
 UNRECORDED = 6  # the exit code of a worker that stopped, but `unrecorded` is not zero
@@ -29,8 +29,8 @@ log = get_logger()
 
 
 class Shutdown:
-    """Whatever asks for it (signal, drain mode, a failing service, a certificate of death) starts
-    the same one; asking again only escalates."""
+    """Whatever requests it (a signal, drain mode, a failing service, a certificate of death), it
+    is the same shutdown; a further request only escalates it."""
 
     def __init__(
         self,
@@ -50,8 +50,8 @@ class Shutdown:
         self.hurried = asyncio.Event()
 
     def request(self, reason: str, *, failed: bool = False, since: float | None = None) -> None:
-        """Stop taking jobs and leave. `since`: the moment when that was asked for, if it took a
-        while to be heard."""
+        """Stop claiming and exit. `since` is the moment of the request, if it took a while to
+        arrive."""
         self.failed = self.failed or failed
         if self.requested.is_set():
             return
@@ -64,42 +64,43 @@ class Shutdown:
         self.enter(Phase.DRAINING)
 
     def signalled(self, since: float | None = None) -> None:
-        """TERM or INT: the first drains, the second cancels what still runs."""
+        """TERM or INT: the first one drains, the second one cancels the running handlers."""
         if self.requested.is_set():
             self.hurried.set()
         self.request("signal", since=since)
 
     def enter(self, phase: Phase) -> None:
-        """A phase is visible before its work begins."""
+        """Make the phase visible before its work begins."""
         self.phase = phase
         if phase is not Phase.RUNNING:
             log.info("shutdown_phase", phase=phase, reason=self.reason)
             self._on_phase()
 
     def left(self, seconds: float) -> float:
-        """Return how much of so many seconds since the beginning is left."""
+        """Return how many of these seconds, counted from the request, are left."""
         return max(self.begun_at + seconds - time.monotonic(), 0.0)
 
     def sooner(self, seconds: float) -> None:
-        """The process must be gone in so many seconds, if it had more."""
+        """Shorten the deadline: the process must be gone in this many seconds."""
         self.end = min(self.end, time.monotonic() + seconds)
         self._on_end(self.end)
 
     @property
     def cancel_left(self) -> float:
-        """How long what still runs may take to unwind."""
+        """Return how many seconds running handlers may take to unwind."""
         both = self.settings.drain_seconds + self.settings.cancel_seconds
         return min(self.settings.cancel_seconds, self.left(both))
 
     async def drain(self, registry: InFlightJobs, intake: asyncio.Task[None] | None) -> None:
-        """Started jobs get their time; the round in flight is awaited and handed back."""
+        """Running jobs get the drain period; the claim round in flight is awaited and its jobs are
+        handed back."""
         for inflight in registry:
             inflight.control.stopping = True
         drained = _empty(registry, intake)
         await _first(self.left(self.settings.drain_seconds), drained, self.hurried.wait())
 
     async def cancel(self, registry: InFlightJobs, executor: Executor) -> None:
-        """What still runs is asked to unwind, and may clean up."""
+        """Ask the running handlers to unwind; they may clean up."""
         if not len(registry):
             return
         self.enter(Phase.CANCELLING)
@@ -110,8 +111,9 @@ class Shutdown:
     async def release(
         self, registry: InFlightJobs, executor: Executor, completer: Completer, services: Services
     ) -> list[InFlight]:
-        """Who did not unwind is released with a hold; then everything is written, or left to its
-        lease and said so. Returns the claims whose handlers have not ended."""
+        """Jobs whose handlers did not unwind are released with a hold. Remaining outcomes are then
+        written; any that cannot be are logged and left for their leases to lapse. Returns the
+        claims whose handlers have not ended."""
         self.enter(Phase.RELEASING)
         running = [inflight for inflight in registry if not inflight.ended]
         if running:
@@ -134,7 +136,7 @@ class Shutdown:
         return [inflight for inflight in running if not inflight.ended]
 
     def report(self, registry: InFlightJobs) -> dict[str, object]:
-        """Every claimed job in exactly one of the four counts."""
+        """Return the accounting: every claimed job is in exactly one of the four counts."""
         counts = {str(fate): number for fate, number in registry.counts.items()}
         return {
             **counts,
@@ -150,7 +152,7 @@ def _log_abandoned(inflight: InFlight) -> None:
 
 
 async def _first(seconds: float, *events: Coroutine[Any, Any, Any]) -> None:
-    """Wait until one of these has come, or the time is over; the losers are ended and awaited."""
+    """Wait until one of these completes or the time is up; the others are cancelled and awaited."""
     waiters = {asyncio.create_task(event, name="shutdown-wait") for event in events}
     try:
         await asyncio.wait(waiters, timeout=seconds, return_when="FIRST_COMPLETED")
@@ -159,7 +161,7 @@ async def _first(seconds: float, *events: Coroutine[Any, Any, Any]) -> None:
 
 
 async def _empty(registry: InFlightJobs, intake: asyncio.Task[None] | None) -> None:
-    """Wait until nothing is held and the intake has ended."""
+    """Wait until no claim is held and claiming has ended."""
     if intake is not None:
         await asyncio.wait({intake})
     while len(registry):

@@ -1,4 +1,4 @@
-"""Before the first claim: wait for the database, or end with one clear sentence; prepare it."""
+"""Before the first claim: wait for the database, or exit with one clear sentence."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class CannotStartError(Exception):
 async def first_contact(
     session: Session, identity: Identity, shutdown: Shutdown, migrate: str
 ) -> bool:
-    """Check the tables and register, waiting while the database is away; whether it was reached
-    before the shutdown. Raises CannotStartError for what no waiting mends: a refused login, missing
-    tables (`migrate` is the command that makes them), missing rights."""
+    """Check the tables and register, waiting while the database is away. Returns whether it was
+    reached before the shutdown. Raises CannotStartError for what waiting cannot mend: a refused
+    login, missing tables (run `migrate`), missing rights."""
     backoff, logged = Backoff(0.2, 5.0), False
     while not shutdown.requested.is_set():
         try:
@@ -76,8 +76,8 @@ def _sentence(error: psycopg.Error) -> str:
 async def prepare(
     handler_threads: HandlerThreads, call: Callable[[], object], shutdown: Shutdown
 ) -> None:
-    """What the project declares in code reaches the tables; a failure is logged, not fatal. A stop
-    does not wait for it."""
+    """Write what the project declares in code to the tables. A failure is logged, not fatal; a
+    stop does not wait for it."""
     handler_thread = handler_threads.borrow()
     work = asyncio.wrap_future(handler_thread.submit(_in_thread, call))
     stop = asyncio.create_task(shutdown.requested.wait(), name="stop-while-preparing")

@@ -29,11 +29,11 @@ from jobqueue.worker.services import Services, within
 from jobqueue.worker.shutdown import CLOSE_SECONDS, LAST_SECONDS, UNRECORDED, Shutdown
 from jobqueue.worker.startup import first_contact, prepare
 
-# For a claim in flight, when the drain has left it no time.
+# For a claim in flight, when the drain left no time for it.
 CLAIM_SECONDS = 0.5
-# For asking what a claim brought whose answer was lost, when the shutdown leaves no more time.
+# For finding out what a claim with a lost answer took, when the shutdown leaves no more time.
 RECOVER_SECONDS = 0.5
-REPORT_SECONDS = 0.5  # of the last step, for the row's stop report
+REPORT_SECONDS = 0.5  # part of the last step, for the stop report in the worker's row
 log = get_logger()
 
 
@@ -49,7 +49,7 @@ class Worker:
         on_start: Callable[[], object],
         send_finished: Callable[[Sequence[int]], object],
     ) -> None:
-        """Both are called in a handler thread: `on_start` once the database has answered,
+        """Both callbacks run in a handler thread: `on_start` once the database has answered,
         `send_finished` with the ids of jobs that the leader has ended."""
         self.settings, self.parameters, self.options = settings, parameters, options
         self.on_start, self.send_finished = on_start, send_finished
@@ -60,12 +60,12 @@ class Worker:
         )
         self.threads = Threads()
         self.stuck: list[int] = []
-        self.is_stuck = False  # a receiver or a log handler of the project has not come back
-        self.recycled = self.known = False  # known: its row is in the table
+        self.is_stuck = False  # a receiver or log handler of the project has not returned
+        self.recycled = self.known = False  # its row is in the table
         self._resigning: asyncio.Task[None] | None = None
 
     def run(self) -> int:
-        """Serve until a stop is requested; the exit code is the contract's."""
+        """Serve until a stop is requested; return the contract's exit code."""
         with (
             logs.delivering(self._log_seconds) as self.delivery,
             self.watchdog.running(signals=self.options.signals),
@@ -171,7 +171,7 @@ class Worker:
     # The end.
 
     def _begin_shutdown(self) -> None:
-        """Intake stops first, everywhere, in the same moment."""
+        """Claiming stops first, everywhere at the same moment."""
         self.services.expect("claimer", "leader", "limits", "parent", "bulk_orders")
         self.components.claimer.stop()
         self.components.bulk_orders.stop()
@@ -179,7 +179,7 @@ class Worker:
             self._resigning = asyncio.create_task(self.components.leader.resign(), name="resign")
 
     async def _shut_down(self) -> None:
-        """The phases. Each comes after the one before, whatever that met."""
+        """Run the phases in order; each one runs whatever happened in the one before."""
         await self._step("drain", self.shutdown.drain(self.registry, self.services.get("claimer")))
         await self._step("cancel", self._cancel())
         await self._step("release", self._release())
@@ -192,7 +192,7 @@ class Worker:
             log.exception("shutdown_step_failed", step=name)
 
     async def _cancel(self) -> None:
-        """Beside the handlers' clean-up, what a claim that was cut off has brought is found."""
+        """While handlers clean up, find out what a claim that was cut off has taken."""
         settling = asyncio.create_task(self._end_intake(), name="end-intake")
         try:
             await self.shutdown.cancel(self.registry, self.components.executor)
@@ -211,8 +211,7 @@ class Worker:
         self.stuck = [inflight.claim.id for inflight in running]
 
     async def _stop(self) -> int:
-        """Everything ends and is closed, bounded; how it went is said in the table, and as the
-        last line."""
+        """End and close everything, within bounds; report it in the table and in the last line."""
         self.shutdown.enter(Phase.STOPPED)
         end = min(time.monotonic() + CLOSE_SECONDS, self.shutdown.end - LAST_SECONDS)
         if self._resigning is not None:
@@ -231,19 +230,19 @@ class Worker:
         left = end - time.monotonic()
         await asyncio.gather(*(within(left, what, work) for what, work in steps.items()))
         await self._close()
-        code = self.watchdog.code = self._exit_code()  # whatever ends the process from here on
+        code = self.watchdog.code = self._exit_code()  # whatever ends the process from now on
         log.info("worker_stopped", **report, exit_code=code)
         return code
 
     async def _report(self, report: dict[str, object], end: float) -> None:
-        if self.known:  # else the database was never reached: there is no row to write to
+        if self.known:  # otherwise the database was never reached, and there is no row
             seconds = max(end - time.monotonic(), 0.0)
             await self.components.beating.call(
                 workers.report, seconds, self.identity.id, Phase.STOPPED, report
             )
 
     async def _close(self) -> None:
-        """Let go of everything; a dead server costs its socket. Harmless the second time."""
+        """Close everything; a dead server's sockets are dropped. Harmless the second time."""
         closing = [session.close() for session in self.components.sessions]
         await asyncio.gather(self.probe.close(), *closing)
         self.components.handler_threads.close()
@@ -262,10 +261,10 @@ class Worker:
 
     @property
     def must_exit_now(self) -> bool:
-        """Whether something of a handler still runs, for which the interpreter's end would wait."""
+        """Whether a handler's code still runs, which the interpreter would wait for at its end."""
         return bool(self.stuck) or self.threads.are_left()
 
-    # What reaches the worker from elsewhere.
+    # Events from other parts.
 
     def _on_signal(self, number: int) -> None:
         if number in (signal.SIGTERM, signal.SIGINT):
@@ -284,7 +283,8 @@ class Worker:
             self.shutdown.request(why)
 
     def _on_block(self, inflight: InFlight, stack: str, seconds: float) -> None:
-        """A handler has held up the loop, which is back: its operators see where."""
+        """A handler blocked the event loop, which has since recovered; record the stack for
+        operators."""
         if not inflight.blocked:
             inflight.mark_blocked(stack)
             text = f"The handler blocked the event loop for {seconds:.1f} s at:\n{stack}"

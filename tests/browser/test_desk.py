@@ -148,7 +148,7 @@ def test_the_dashboard_refreshes_itself_but_not_in_a_hidden_tab(desk: Page) -> N
     desk.evaluate("Object.defineProperty(document, 'hidden', {value: true})")
     asked.clear()
     desk.clock.run_for(60_000)  # twenty ticks
-    desk.evaluate("fetch('/admin/jobqueue/queue/').then(() => 0)")  # what was asked would be told
+    desk.evaluate("fetch('/admin/jobqueue/queue/').then(() => 0)")  # its request would be logged
     assert [url for url in asked if "live" in url] == []
     assert asked
 

@@ -48,7 +48,7 @@ async def idle(context, seconds=0.0):
 async def brief(context, seconds=0.0, fails=False):
     await asyncio.sleep(seconds)
     if fails:
-        raise ValueError("as told")
+        raise ValueError("as asked")
     await sync_to_async(leave)(context)
 
 
@@ -56,5 +56,5 @@ async def brief(context, seconds=0.0, fails=False):
 def brief_plain(context, seconds=0.0, fails=False):
     time.sleep(seconds)
     if fails:
-        raise ValueError("as told")
+        raise ValueError("as asked")
     leave(context)

@@ -1,4 +1,4 @@
-"""A way to the database that a test can cut or slow down; nobody is told."""
+"""A way to the database that a test can cut or slow down; neither side notices."""
 
 import asyncio
 import contextlib

@@ -117,7 +117,7 @@ def test_an_atomic_handler_that_was_frozen_rolls_back_and_runs_once_in_effect(fl
 
 
 @pytest.mark.spec("S106", "S147")
-def test_a_blocked_loop_is_told_with_the_culprit_and_shown_at_its_job(fleet: Fleet):
+def test_a_blocked_loop_is_logged_with_the_culprit_and_shown_at_its_job(fleet: Fleet):
     worker = fleet.start(LEASE_SECONDS=20, HEARTBEAT_SECONDS=1)
     job = tasks.block_loop.enqueue(3.5).id
     blocked = worker.wait_for("event_loop_blocked")

@@ -160,9 +160,9 @@ def test_the_partners_moods_lead_to_retries_and_to_dead_letters(children: Childr
         "gone": (Job.State.DEAD, 1),
     }
     assert "410 Gone" in jobs["gone"].last_error
-    told = [json.loads(line) for line in children.log("runworker") if line.startswith("{")]
+    logged = [json.loads(line) for line in children.log("runworker") if line.startswith("{")]
     levels = [
-        (e["job"], e["event"], e["level"]) for e in told if e["level"] in ("warning", "error")
+        (e["job"], e["event"], e["level"]) for e in logged if e["level"] in ("warning", "error")
     ]
     assert sorted(levels) == sorted(
         [

@@ -82,7 +82,7 @@ async def test_a_database_that_is_away_at_the_start_is_waited_for(site, why):
 
 
 @pytest.mark.spec("S49", "D6")
-async def test_a_worker_that_still_waits_for_its_database_leaves_when_told(site):
+async def test_a_worker_that_still_waits_for_its_database_exits_when_asked(site):
     worker = await site.start()
     worker.proxy.refuse = True
     await until(lambda: worker.events("database_unreachable"), seconds=40)

@@ -52,9 +52,9 @@ def test_a_forked_child_ends_and_the_worker_goes_on(children: Children, way: str
         assert code == {"returns": 0, "raises": 1, "exits": 7, "leaves": 9, "awaits": 1}[way]
     assert final(neighbour).state == State.SUCCEEDED
     assert worker.poll() is None
-    told = events(children, "handler_forked")
-    assert [line["level"] for line in told] == ["error"] * len(tasks)
-    assert {line["task"] for line in told} <= {
+    logged = events(children, "handler_forked")
+    assert [line["level"] for line in logged] == ["error"] * len(tasks)
+    assert {line["task"] for line in logged} <= {
         "tests.processes.forking.forks",
         "tests.processes.forking.aforks",
     }

@@ -293,7 +293,7 @@ def test_a_leader_gives_its_role_back_before_its_jobs_have_ended(fleet: Fleet):
 
 
 @pytest.mark.spec("S138")
-def test_started_jobs_are_told_that_the_worker_stops(fleet: Fleet):
+def test_started_jobs_learn_that_the_worker_stops(fleet: Fleet):
     worker = fleet.start(DRAIN_SECONDS=60)
     (job,) = enqueue(1, tasks.finish_when_stopping)
     wait_until(lambda: fleet.count("begin"))

@@ -59,13 +59,13 @@ async def diary(connect):
 
 
 @pytest.fixture
-def tell(capsys):
-    def tell(what, times):
+def report(capsys):
+    def report(what, times):
         figures = " ".join(f"{seconds:.2f}" for seconds in sorted(times))
         with capsys.disabled():
             print(f"\n{what}: {figures}")
 
-    return tell
+    return report
 
 
 async def change(team, way):
@@ -103,7 +103,7 @@ async def change(team, way):
 
 @pytest.mark.spec("S166", "S169", "S170", "S174", "S176", "S185")
 @pytest.mark.parametrize("way", LIMITS)
-async def test_the_leader_changes_and_every_tick_happens_once(team, diary, connection, way, tell):
+async def test_the_leader_changes_and_every_tick_happens_once(team, diary, connection, way, report):
     minutely = {"name": "minutely", "task": NAP, "args": [0], "cron": "* * * * *"}
     await insert(
         connection, "jobqueue_schedule", "id", {**minutely, "catch_up": "all", "queue": "mail"}
@@ -111,7 +111,7 @@ async def test_the_leader_changes_and_every_tick_happens_once(team, diary, conne
     for _ in range(3):
         await team.add()
     times = [await change(team, way) for _ in range(ROUNDS)]
-    tell(f"leader, {way}", times)
+    report(f"leader, {way}", times)
     assert max(times) <= LIMITS[way]
     await each_term_had_one_leader(team, diary)
     await until(lambda: no_minute_is_missing(connection), seconds=90)
@@ -168,7 +168,7 @@ VICTIMS = {"leader": Team.a_leader, "follower": Team.a_follower}
 
 @pytest.mark.spec("S109", "S176", "S183")
 @pytest.mark.parametrize("victim", VICTIMS)
-async def test_jobs_of_a_killed_worker_come_back_by_a_neighbour(team, victim, tell):
+async def test_jobs_of_a_killed_worker_come_back_by_a_neighbour(team, victim, report):
     for queue in ("mail", "imports", "default"):
         await team.add("--queues", queue)
     times = []
@@ -176,14 +176,14 @@ async def test_jobs_of_a_killed_worker_come_back_by_a_neighbour(team, victim, te
         member = await VICTIMS[victim](team)
         times.append(await recovery(team, member, certified=True))
         await team.replace(member)
-    tell(f"recovery by a neighbour, {victim}", times)
+    report(f"recovery by a neighbour, {victim}", times)
     assert max(times) <= NEIGHBOUR
 
 
 @pytest.mark.spec("S109", "S176", "S183")
 @pytest.mark.skipif(not gives_namespaces(), reason="this system gives no namespaces")
 @pytest.mark.parametrize("victim", VICTIMS)
-async def test_jobs_of_a_killed_worker_come_back_when_it_was_alone(team, victim, tell):
+async def test_jobs_of_a_killed_worker_come_back_when_it_was_alone(team, victim, report):
     for queue in ("mail", "imports", "default"):
         await team.add("--queues", queue, apart=True)
     times = []
@@ -191,7 +191,7 @@ async def test_jobs_of_a_killed_worker_come_back_when_it_was_alone(team, victim,
         member = await VICTIMS[victim](team)
         times.append(await recovery(team, member, certified=False))
         await team.replace(member)
-    tell(f"recovery alone, {victim}", times)
+    report(f"recovery alone, {victim}", times)
     assert max(times) <= ALONE
 
 
@@ -201,7 +201,9 @@ CHILDREN = 4
 
 @pytest.mark.spec("S109", "S176", "S183", "S196")
 @pytest.mark.parametrize("victim", VICTIMS)
-async def test_jobs_of_a_killed_worker_come_back_under_a_supervisor(team, connection, victim, tell):
+async def test_jobs_of_a_killed_worker_come_back_under_a_supervisor(
+    team, connection, victim, report
+):
     options = ("--processes", str(CHILDREN), "--concurrency", "1", "--queues", "default")
     await team.add(*options)
     for _ in range(CHILDREN):
@@ -213,7 +215,7 @@ async def test_jobs_of_a_killed_worker_come_back_under_a_supervisor(team, connec
         begin = time.monotonic()
         os.kill(pid, signal.SIGKILL)
         times.append(await came_back(connection, job, begin, token))
-    tell(f"recovery under a supervisor, {victim}", times)
+    report(f"recovery under a supervisor, {victim}", times)
     assert max(times) <= SUPERVISED
 
 

@@ -178,7 +178,7 @@ WEATHER += ["58030", "55P03", "25006", "25P03", "25P04"]
 
 
 @pytest.mark.spec("S47")
-def test_what_passes_by_itself_is_weather_and_nothing_else_is():
+def test_what_passes_by_itself_is_transient_and_nothing_else_is():
     for state in WEATHER:
         assert is_transient(psycopg.errors.lookup(state)()), state
     for state in ["42P01", "42501", "42703", "23505", "22003", "28P01", "3D000", "XX000"]:

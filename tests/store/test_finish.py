@@ -59,7 +59,7 @@ async def test_with_another_token_nothing_changes(connection, outcome):
 
 
 @pytest.mark.spec("S69", "S67")
-async def test_a_repeated_finish_is_refused_and_its_token_tells_that_it_had_landed(connection):
+async def test_a_repeated_finish_is_refused_and_its_token_shows_that_it_had_landed(connection):
     claim = await running(connection)
     given = ending(claim)
     assert (await finished(connection, given)).state == "SUCCEEDED"
@@ -72,7 +72,7 @@ async def test_a_repeated_finish_is_refused_and_its_token_tells_that_it_had_land
 
 
 @pytest.mark.spec("S69", "S67")
-async def test_what_a_loser_wanted_to_write_stays_visible_beside_lost(connection):
+async def test_what_a_loser_wanted_to_write_stays_visible_next_to_lost(connection):
     claim = await running(connection)
     await connection.execute(
         "INSERT INTO jobqueue_attempt (token, job_id, number, outcome, started_at, finished_at,"

@@ -50,7 +50,7 @@ def test_moments_without_a_zone_are_refused(settings, given):
 
 
 @pytest.mark.spec("S232")
-def test_every_fault_is_told_at_once(given):
+def test_every_fault_is_reported_at_once(given):
     _, faults = given(CONCURENCY=3, NOTIFY=1, LEASE_SECONDS=10, MAX_ATTEMPTS=0)
     assert codes(faults) == ["E002", "E003", "E003", "E006"]
     with pytest.raises(ImproperlyConfigured) as error:
@@ -179,7 +179,7 @@ def test_postgresql_under_another_engine_is_taken(monkeypatch, engine):
 
 
 @pytest.mark.spec("S151", "S215", "S232")
-def test_the_system_checks_tell_the_same_faults(given):
+def test_the_system_checks_report_the_same_faults(given):
     given(DRAIN_SECONDS=40, BACKOFF_MAX_SECONDS=0.5, TIMEOUT_SECONDS=None)
     assert check_settings() == [
         Error(

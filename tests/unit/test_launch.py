@@ -125,7 +125,7 @@ def test_every_fault_of_the_settings_is_a_line_and_ends_with_one(settings, capsy
 
 
 @pytest.mark.spec("S232")
-def test_bad_queues_in_the_settings_are_told_as_the_system_checks_do(settings, capsys):
+def test_bad_queues_in_the_settings_are_reported_as_the_system_checks_do(settings, capsys):
     settings.TASKS = tasks(["good", "not good"])
     assert launch(Options()) == 1
     assert capsys.readouterr().err.startswith(

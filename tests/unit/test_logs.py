@@ -110,7 +110,7 @@ def test_a_pipe_gets_json_with_event_level_time_and_context(set_up: SetUp) -> No
         (io.StringIO, log_output.TEXT, False),
     ],
 )
-def test_text_for_a_terminal_json_elsewhere_unless_told(
+def test_text_for_a_terminal_json_elsewhere_unless_chosen(
     set_up: SetUp, stream: type[io.StringIO], style: str | None, is_json: bool
 ) -> None:
     written = set_up(stream(), style)
@@ -238,7 +238,7 @@ def test_a_project_s_factory_and_a_filter_that_raises_do_no_harm(kept: Kept) -> 
     assert len(kept.records) == 1
 
 
-def test_our_formatter_puts_the_fields_behind_the_project_s_own_format() -> None:
+def test_our_formatter_appends_the_fields_to_the_project_s_own_format() -> None:
     record = logs.stdlib.makeRecord("jobqueue", 20, "", 0, "job_dead", (), None)
     record.event_fields = {"job": 7, "value": Unprintable()}
     shown = logs.Formatter("{levelname} {message}", style="{").format(record)
@@ -261,7 +261,7 @@ def test_the_project_s_structlog_is_neither_read_nor_changed(set_up: SetUp) -> N
     assert [(line["event"], line["supervisor"]) for line in lines(stream)] == [("job_dead", "s")]
 
 
-def test_handlers_that_come_later_hear_beside_our_own_output(set_up: SetUp) -> None:
+def test_handlers_added_later_receive_events_alongside_our_own_output(set_up: SetUp) -> None:
     stream, handler = set_up(io.StringIO()), Kept()
     logs.stdlib.addHandler(handler)
     try:
@@ -289,7 +289,7 @@ def test_records_bear_the_moment_thread_and_context_of_the_event(kept: Kept) -> 
     assert {record.threadName for record in kept.records} == {threading.current_thread().name}
 
 
-def test_a_handler_that_hangs_holds_up_nobody_and_drops_are_counted_and_told(
+def test_a_handler_that_hangs_holds_up_nobody_and_drops_are_counted_and_logged(
     kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logs, "MOST_WAITING", 5)

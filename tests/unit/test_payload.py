@@ -58,7 +58,7 @@ def test_what_is_accepted_comes_back_equal(value):
 @pytest.mark.parametrize(
     "value", [r"\u0000", "emoji \N{PILE OF POO}", mark_safe("<b>"), Level.HIGH]
 )
-def test_texts_and_numbers_of_special_kinds_are_plain_ones(value):
+def test_strings_and_numbers_of_special_classes_become_plain_ones(value):
     assert json.loads(stored([value])) == [value]
 
 

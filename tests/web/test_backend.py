@@ -124,7 +124,7 @@ def test_the_result_of_another_task_is_the_documented_error():
         post.get_result(send.enqueue().id)
 
 
-def test_the_result_of_a_task_that_this_code_does_not_have_is_told():
+def test_the_result_of_a_task_that_this_code_does_not_have_is_shown():
     job = rows.job(task="gone.away")
     with pytest.raises(TaskResultDoesNotExist, match=rf"Job {job.pk}: gone\.away: No module"):
         default_task_backend.get_result(str(job.pk))

@@ -53,7 +53,7 @@ def drive(client: Client, order: BulkOrder) -> Any:
     return answer
 
 
-def test_few_jobs_are_done_within_the_request_and_told_as_any_act(operator: Client) -> None:
+def test_few_jobs_are_done_within_the_request_and_reported_like_any_act(operator: Client) -> None:
     jobs = [rows.job(State.DEAD) for _ in range(3)]
     answer = operator.post("/admin/jobqueue/job/act/retry/", form(reason="fixed"), follow=True)
     assert "Retried 3 jobs." in answer.content.decode()
@@ -82,7 +82,7 @@ def test_many_go_on_slice_by_slice_on_the_orders_page(operator: Client, slices: 
     assert JobEvent.objects.filter(kind="retry", actor="ann").count() == 10
 
 
-def test_an_order_waits_behind_no_work_and_needs_no_worker(operator: Client) -> None:
+def test_an_order_waits_for_no_work_and_needs_no_worker(operator: Client) -> None:
     """Once it was a job at the end of the very queue that it should empty."""
     for _ in range(20):
         rows.job()

@@ -57,7 +57,7 @@ def test_missing_tables_are_one_line_that_names_the_command() -> None:
     assert run("cancel", "1") == (1, said)
 
 
-def test_queues_are_paused_and_resumed_and_a_second_time_is_told() -> None:
+def test_queues_are_paused_and_resumed_and_a_repeat_is_reported() -> None:
     assert run("pause", "mail", "default")[0] == 0
     assert Queue.objects.filter(paused_by="manage.py").count() == 2
     code, text = run("pause", "mail")
@@ -78,7 +78,7 @@ def test_jobs_are_cancelled_and_retried_by_id_and_by_filter() -> None:
     assert Job.objects.filter(state=State.READY).count() == 1
 
 
-def test_a_verb_without_any_filter_wants_to_be_told_all() -> None:
+def test_a_verb_without_any_filter_needs_all() -> None:
     rows.job()
     code, text = run("cancel")
     assert (code, "--all" in text) == (2, True)

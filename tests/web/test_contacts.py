@@ -65,7 +65,7 @@ class TestUpload:
         ],
         ids=["empty", "too large"],
     )
-    def test_a_file_that_it_will_not_take_is_told_why_and_enqueues_nothing(
+    def test_a_file_that_it_will_not_take_gets_a_reason_and_enqueues_nothing(
         self, client: Client, content: bytes, message: str
     ) -> None:
         response = upload(client, content)

@@ -30,7 +30,7 @@ class TestImportJob:
         receipt = Job.objects.get(queue="mail")
         assert (receipt.task, receipt.args) == ("project.contacts.tasks.send_receipt", [row.pk])
 
-    def test_it_tells_its_progress_up_to_the_end(self) -> None:
+    def test_it_reports_progress_until_the_end(self) -> None:
         row = request_import("people.csv", (sample_data.FOLDER / sample_data.GOOD).read_bytes())
         control, seen = Control(), []
 

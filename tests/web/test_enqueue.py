@@ -1,4 +1,4 @@
-"""The door in: what a call stores, what it refuses, and what the workers are told."""
+"""The door in: what a call stores, what it refuses, and what workers are notified of."""
 
 import datetime as dt
 import json
@@ -26,7 +26,7 @@ LONG_AGO = dt.datetime(1, 1, 1, tzinfo=dt.UTC)
 
 @pytest.fixture
 def heard(transactional_db: None) -> Iterator[list[dict[str, object]]]:
-    """Collects what workers are told; call it to fetch what has come so far."""
+    """Collects notifications; call it to fetch what has come so far."""
     with psycopg.connect(**conf.connection_parameters(), autocommit=True) as listener:
         listener.execute("LISTEN jobqueue")
 
@@ -259,7 +259,7 @@ def test_a_wake_that_failed_spares_none(heard, monkeypatch) -> None:
     assert heard(1) == [{"kind": "ready", "queue": "default", "priority": 0}]
 
 
-def test_a_scheduled_job_tells_the_promoter_its_earliest_moment(heard) -> None:
+def test_a_scheduled_job_notifies_the_promoter_of_its_earliest_moment(heard) -> None:
     with transaction.atomic():
         send.using(run_after=FAR).enqueue()
         send.using(run_after=FAR - dt.timedelta(days=1)).enqueue()

@@ -98,7 +98,7 @@ def later_operations() -> list[tuple[str, migrations.Migration, object]]:
 
 
 @pytest.mark.spec("D101")
-def test_every_migration_behind_the_first_is_written_for_a_table_in_use() -> None:
+def test_every_migration_after_the_first_is_written_for_a_table_in_use() -> None:
     found = later_operations()
     assert {name for name, _, _ in found} >= STATEMENTS
     for name, migration, operation in found:
@@ -119,7 +119,7 @@ def test_every_migration_behind_the_first_is_written_for_a_table_in_use() -> Non
 
 @pytest.mark.spec("D101")
 @pytest.mark.timeout(120)
-def test_storage_settings_come_beside_open_transactions(url: str) -> None:
+def test_storage_settings_apply_alongside_open_transactions(url: str) -> None:
     """Sessions that have read and written, and now sit idle in their transactions."""
     assert manage("migrate", "jobqueue", "0001", url=url)[0] == 0
     with psycopg.connect(url) as session:

@@ -47,7 +47,7 @@ async def work(stop: threading.Event, started: dict[int, int]) -> None:
             taken = await claims.claim(connection, "default", worker, tokens, 30)
             for claim in taken:
                 started[claim.id] = started.get(claim.id, 0) + 1
-            told = [
+            endings = [
                 finish.Ending(
                     id=claim.id,
                     token=claim.token,
@@ -55,15 +55,15 @@ async def work(stop: threading.Event, started: dict[int, int]) -> None:
                 )
                 for claim in taken
             ]
-            while told:
-                answers = await finish.finish(connection, worker, told)
+            while endings:
+                answers = await finish.finish(connection, worker, endings)
                 busy = {answer.token for answer in answers if answer.busy}
                 assert not [answer for answer in answers if answer.refused]
-                told = [ending for ending in told if ending.token in busy]
+                endings = [ending for ending in endings if ending.token in busy]
             await asyncio.sleep(0 if taken else 0.005)
 
 
-def test_bulk_acts_in_any_order_beside_workers_never_fail_and_leave_whole_rows() -> None:
+def test_bulk_acts_in_any_order_alongside_workers_never_fail_and_leave_whole_rows() -> None:
     ids = ready_jobs()
     errors: list[BaseException] = []
     stop, started = threading.Event(), [{}, {}]  # type: ignore[var-annotated]

@@ -29,7 +29,7 @@ class Handlers:
             self.completer.put(inflight, classify.unstarted(inflight.claim))
 
 
-class Told:
+class RecordedEvents:
     """In the place of the reports."""
 
     def __init__(self):

@@ -16,7 +16,7 @@ from jobqueue.worker.outages import ErrorPolicy, OutageLog
 from jobqueue.worker.outcomes.completer import Completer
 from tests.processes.proxy import Proxy
 from tests.rows import one
-from tests.worker.faults import Handlers, Told, end
+from tests.worker.faults import Handlers, RecordedEvents, end
 
 CALM = Settings(poll_seconds=600.0, concurrency=3)
 
@@ -34,12 +34,12 @@ class Intake:
         host, port = proxy.address
         far = {**parameters, "host": host, "port": port}
         self.registry = InFlightJobs(settings.concurrency)
-        self.outage_log, self.told = OutageLog(), Told()
+        self.outage_log, self.recorded = OutageLog(), RecordedEvents()
         self.completer = Completer(
             Session(far, "finish"),
             uuid4(),
             self.registry,
-            self.told,
+            self.recorded,
             ErrorPolicy("finish", self.outage_log),
             trust_seconds=30.0,
             on_ready=lambda queue: None,
@@ -73,10 +73,10 @@ class Intake:
     def started(self):
         return [inflight.claim.id for inflight in self.handlers.started]
 
-    def put(self, inflight, outcome=Outcome.SUCCEEDED, **told):
+    def put(self, inflight, outcome=Outcome.SUCCEEDED, **fields):
         """This handler has ended, and its outcome waits to be written."""
         self.registry.end(inflight)
-        ending = Ending(id=inflight.claim.id, token=inflight.token, outcome=outcome, **told)
+        ending = Ending(id=inflight.claim.id, token=inflight.token, outcome=outcome, **fields)
         self.completer.put(inflight, ending)
 
     def end_all(self):

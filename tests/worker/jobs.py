@@ -16,7 +16,7 @@ from jobqueue.exceptions import PermanentError, RetryLater, Snooze
 
 
 class Shared(SimpleNamespace):
-    """What handlers and tests tell each other; emptied before every test."""
+    """What handlers and tests share; emptied before every test."""
 
     def clear(self) -> None:
         self.notes: list[Any] = []

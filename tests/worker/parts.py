@@ -56,14 +56,14 @@ def hold(registry: InFlightJobs, *, trusted_from: float, started=True, **values)
 
 
 class StoppingExecutor:
-    """Notes whom it was asked to stop; tells the handler as the real one does."""
+    """Records whom it was asked to stop; asks the handler as the real one does."""
 
-    def __init__(self, now, error_policy=0.3):
-        self.now, self.error_policy, self.stopped = now, error_policy, []
+    def __init__(self, now, cleanup_seconds=0.3):
+        self.now, self.cleanup_seconds, self.stopped = now, cleanup_seconds, []
 
     def stop(self, inflight, why):
         self.stopped.append((inflight.claim.id, str(why)))
-        inflight.request_stop(why, self.now(), self.error_policy)
+        inflight.request_stop(why, self.now(), self.cleanup_seconds)
 
 
 @contextmanager

@@ -129,12 +129,12 @@ class Running:
     def wait(self, fact: Callable[[], Any], seconds: float = 30) -> Any:
         """Poll until the fact is true; a worker that has ended is one that failed."""
 
-        def told() -> Any:
+        def logged() -> Any:
             value = fact()
             assert value or self.thread.is_alive() or self.code is not None, self.error
             return value
 
-        return wait_until(told, seconds)
+        return wait_until(logged, seconds)
 
     def state(self, job: Any, *states: State, seconds: float = 30) -> Job:
         """Wait until the job is in one of these states, and return its row."""

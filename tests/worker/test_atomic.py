@@ -222,7 +222,7 @@ def test_a_commit_that_was_cut_off_before_it_happened_runs_again_uncounted(work,
 
 
 @pytest.mark.spec("S82", "S87")
-def test_a_hook_that_fails_behind_the_commit_takes_nothing_back(work, body):
+def test_a_hook_that_fails_after_the_commit_undoes_nothing(work, body):
     running = work()
 
     def handler():
@@ -233,8 +233,8 @@ def test_a_hook_that_fails_behind_the_commit_takes_nothing_back(work, body):
         job = jobs.atomically.enqueue(body(handler))
         row = running.final(job)
         running.quiet()
-    told = [e["event"] for e in entries if e["log_level"] == "error"]
-    assert told == ["on_commit_hook_failed"]
+    errors = [e["event"] for e in entries if e["log_level"] == "error"]
+    assert errors == ["on_commit_hook_failed"]
     assert (row.state, row.last_error, effects()) == (State.SUCCEEDED, "", ["effect"])
     assert running.worker.registry.counts[Fate.COMPLETED] == 1
 

@@ -118,7 +118,7 @@ async def test_a_round_in_flight_at_the_stop_is_returned_unstarted(make, connect
     intake.run()
     await intake.tasks[0]
     assert not intake.started()
-    await until(lambda: len(intake.told.written_) == 2)
+    await until(lambda: len(intake.recorded.written_) == 2)
     for job in jobs:
         row = await job_row(connection, job)
         assert (row["state"], row["attempts"], row["started_at"]) == ("READY", 0, None)
@@ -179,8 +179,8 @@ async def test_a_round_whose_answer_is_lost_goes_back_uncounted(
     if fault == "cut":
         proxy.cut()
     proxy.heal()
-    await until(lambda: len(intake.told.written_) == 3)
-    assert [outcome for _, outcome, _ in intake.told.written_] == [None] * 3
+    await until(lambda: len(intake.recorded.written_) == 3)
+    assert [outcome for _, outcome, _ in intake.recorded.written_] == [None] * 3
     # Now they run, each for the first time.
     intake.claimer.wake()
     await until(lambda: len(intake.started()) == 3)
@@ -224,7 +224,7 @@ async def _is_gone(connection, pid):
 async def test_where_the_old_session_cannot_be_found_rows_that_turn_up_late_are_released(
     make, connection, proxy, monkeypatch
 ):
-    """As behind a pooler: nobody can tell whether the statement is still on its way."""
+    """As behind a pooler: nobody knows whether the statement is still on its way."""
     job = await add_job(connection, max_attempts=1)
     intake, late = make(), []
 
@@ -247,7 +247,7 @@ async def test_where_the_old_session_cannot_be_found_rows_that_turn_up_late_are_
     await until(lambda: intake.claimer._lost_claims._next_query_at > 0)
     rows = await claim(connection, "default", *late[0][1:])
     assert [row.id for row in rows] == [job]
-    await until(lambda: intake.told.written_ == [(job, None, "READY")])
+    await until(lambda: intake.recorded.written_ == [(job, None, "READY")])
     assert not intake.started()
     assert (await job_row(connection, job))["attempts"] == 0
 
@@ -268,7 +268,7 @@ async def test_a_round_cut_by_the_deadline_is_returned_by_the_recovery(
     await end(intake.tasks[0])
     proxy.heal()
     await intake.claimer.recover_lost()
-    await until(lambda: intake.told.written_ == [(job, None, "READY")])
+    await until(lambda: intake.recorded.written_ == [(job, None, "READY")])
 
 
 @pytest.mark.spec("S47")
@@ -326,7 +326,7 @@ def test_a_job_with_a_skipped_wake_is_claimed_later_than_its_commit():
 async def test_a_job_whose_wake_was_skipped_does_not_wait_for_the_poll(
     make, connection, monkeypatch
 ):
-    """Committed behind the look that another job's wake brought about, and told by nobody."""
+    """Committed after the claim that another job's wake caused, and without a notification."""
     monkeypatch.setattr(claimer, "THIN_SECONDS", 5.0)  # for a busy machine
     intake, claim, later = make(), claims.claim, []
 
@@ -349,28 +349,28 @@ async def test_a_job_put_off_for_a_moment_starts_when_due_without_poll_or_leader
     make, connection, is_full
 ):
     jobs = [await add_job(connection) for _ in range(3 * is_full)]
-    intake, told = make(), []
-    intake.claimer.is_overdue, intake.claimer.notify_ready = (lambda: False), told.append
+    intake, notified = make(), []
+    intake.claimer.is_overdue, intake.claimer.notify_ready = (lambda: False), notified.append
     intake.run()
     await until(lambda: intake.claimer._polled_at > 0 and intake.started() == jobs)
     retried = await add_job(connection, state="SCHEDULED", run_at=ahead(0.1))
     intake.claimer.promote_in(0.1)
     if is_full:  # somebody else may have room
-        await until(lambda: told == ["default"])
+        await until(lambda: notified == ["default"])
         assert intake.started() == jobs
         intake.end_all()
     await until(lambda: intake.started() == [*jobs, retried])
-    assert told == ["default"] * is_full
+    assert notified == ["default"] * is_full
 
 
 async def test_other_workers_are_notified_of_promoted_jobs_of_their_queues(make, connection):
-    intake, told = make(), []
-    intake.claimer.notify_ready = told.append
+    intake, notified = make(), []
+    intake.claimer.notify_ready = notified.append
     intake.run()
     await until(lambda: intake.claimer._polled_at > 0)
     await add_job(connection, state="SCHEDULED", queue="reports", run_at=ahead(0.05))
     intake.claimer.promote_in(0.05)
-    await until(lambda: told == ["reports"])
+    await until(lambda: notified == ["reports"])
 
 
 @pytest.mark.spec("S49")

@@ -59,10 +59,10 @@ def claim(**given: Any) -> Claim:
     return Claim(**{**usual, **given})
 
 
-def inflight(told=None, landed=False, **given):
+def inflight(stop=None, landed=False, **given):
     one = InFlight(claim(**given), 0.0)
-    one.stop_reason, one.interrupt_raised = told, landed
-    one.control.cancelled = told is Stop.CANCEL
+    one.stop_reason, one.interrupt_raised = stop, landed
+    one.control.cancelled = stop is Stop.CANCEL
     return one
 
 
@@ -71,9 +71,9 @@ def options(**given):
     return Options(**{**usual, **given})
 
 
-def of(error, told=None, *, value=None, landed=False, backoff=None, **given):
+def of(error, stop=None, *, value=None, landed=False, backoff=None, **given):
     return classify.of(
-        inflight(told, landed, **given), value, error, options(backoff=backoff), SETTINGS
+        inflight(stop, landed, **given), value, error, options(backoff=backoff), SETTINGS
     )
 
 
@@ -120,12 +120,12 @@ def test_a_delay_that_was_spoilt_afterwards_falls_back(seconds):
         assert 0.8 <= ending.delay <= 1.2
 
 
-# What was told to stop.
+# Handlers that were asked to stop.
 
 
 @pytest.mark.spec("S65", "S128")
 @pytest.mark.parametrize(
-    ("told", "outcome"),
+    ("stop", "outcome"),
     [
         (Stop.CANCEL, Outcome.CANCELLED),
         (Stop.TIMEOUT, Outcome.TIMED_OUT),
@@ -148,25 +148,25 @@ def test_a_delay_that_was_spoilt_afterwards_falls_back(seconds):
     ],
     ids=repr,
 )
-def test_an_interrupt_and_what_it_brought_about_mean_what_was_told(told, outcome, error):
-    assert of(error, told).outcome == outcome
+def test_an_interrupt_and_what_it_brought_about_mean_what_was_requested(stop, outcome, error):
+    assert of(error, stop).outcome == outcome
 
 
 @pytest.mark.spec("S71", "S72")
-@pytest.mark.parametrize("told", list(Stop))
-def test_an_error_of_its_own_stays_one_whatever_was_told(told):
-    ending = of(ValueError("own"), told)
+@pytest.mark.parametrize("stop", list(Stop))
+def test_an_error_of_its_own_stays_one_whatever_was_requested(stop):
+    ending = of(ValueError("own"), stop)
     assert (ending.outcome, ending.error_message) == (Outcome.FAILED, "own")
 
 
 @pytest.mark.spec("S71", "A12")
-@pytest.mark.parametrize("told", list(Stop))
-def test_a_value_is_a_success_whatever_was_told(told):
-    assert of(None, told, value=5).outcome == Outcome.SUCCEEDED
+@pytest.mark.parametrize("stop", list(Stop))
+def test_a_value_is_a_success_whatever_was_requested(stop):
+    assert of(None, stop, value=5).outcome == Outcome.SUCCEEDED
 
 
 @pytest.mark.spec("S128")
-def test_cooperative_and_forced_are_told_apart():
+def test_cooperative_and_forced_are_distinguished():
     assert of(JobCancelled("seen"), Stop.CANCEL).reason == Reason.CANCELLED_COOPERATIVE
     assert of(JobCancelled(), Stop.CANCEL).reason == Reason.CANCELLED_COOPERATIVE
     assert of(JobCancelled(), Stop.CANCEL, landed=True).reason == Reason.CANCELLED_FORCED
@@ -319,10 +319,10 @@ class EvilStr(str):
     __slots__ = ()
 
     def isascii(self):
-        raise ValueError("not telling")
+        raise ValueError("no text")
 
     def __contains__(self, other):
-        raise ValueError("not telling")
+        raise ValueError("no text")
 
 
 async def _coroutine():
@@ -423,7 +423,7 @@ def test_a_parked_jobs_delay_doubles_up_to_ten_minutes():
 
 
 @pytest.mark.spec("D76", "D77")
-def test_texts_are_bounded_and_keep_both_ends():
+def test_strings_are_bounded_and_keep_both_ends():
     message = error_text.message_of(ValueError("begin" + "x" * 1_000_000 + "end"))
     assert len(message) <= 4_000
     assert message.startswith("begin")
@@ -444,7 +444,7 @@ def test_a_traceback_shows_neither_the_worker_nor_local_variables():
     assert "s3cret" not in shown.replace('"s3cret"', "")
 
 
-def test_a_long_chain_is_cut_behind_its_newest_errors():
+def test_a_long_chain_is_cut_after_its_newest_errors():
     error = ValueError("0")
     for number in range(1, 100_000):
         following = ValueError(str(number))
@@ -455,7 +455,7 @@ def test_a_long_chain_is_cut_behind_its_newest_errors():
     assert len(shown) <= 16_000
 
 
-def test_the_row_of_a_job_tells_its_error_in_one_line(work, body):
+def test_the_row_of_a_job_shows_its_error_in_one_line(work, body):
     def handler():
         raise ValueError("no\0 \ud800 way")
 

@@ -17,7 +17,7 @@ from jobqueue.worker.outcomes.completer import Completer
 from tests.processes.proxy import Proxy
 from tests.rows import add_job, history, job_row, one
 from tests.waiting import until
-from tests.worker.faults import Told, end
+from tests.worker.faults import RecordedEvents, end
 
 ME = uuid4()
 LEASE = 30.0
@@ -35,13 +35,13 @@ class Desk:
     def __init__(self, parameters, proxy, connection):
         host, port = proxy.address
         self.connection, self.registry = connection, InFlightJobs(1000)
-        self.told, self.outage_log = Told(), OutageLog()
+        self.recorded, self.outage_log = RecordedEvents(), OutageLog()
         self.session = Session({**parameters, "host": host, "port": port}, "finish")
         self.completer = Completer(
             self.session,
             ME,
             self.registry,
-            self.told,
+            self.recorded,
             ErrorPolicy("finish", self.outage_log),
             trust_seconds=LEASE,
             on_ready=lambda queue: None,
@@ -133,7 +133,7 @@ async def test_what_cannot_be_stored_at_all_is_disowned(desk):
     finally:
         await desk.connection.execute("DROP FUNCTION refuse CASCADE")
     assert await desk.states(good, bad) == ["SUCCEEDED", "RUNNING"]
-    assert desk.told.unwritable_ == [bad.claim.id]
+    assert desk.recorded.unwritable_ == [bad.claim.id]
     assert desk.registry.renewable() == []
 
 
@@ -148,7 +148,7 @@ async def test_a_missing_right_is_a_bug_and_not_the_outcome_s_fault(desk, monkey
     desk.put(inflight)
     await until(desk.task.done)
     assert isinstance(desk.task.exception(), psycopg.errors.InsufficientPrivilege)
-    assert not desk.told.unwritable_
+    assert not desk.recorded.unwritable_
 
 
 @pytest.mark.spec("S123", "D118")
@@ -163,7 +163,7 @@ async def test_a_locked_row_is_tried_again_and_holds_up_no_neighbour(desk, conne
         await until(lambda: desk.completer.pending.get(locked.token).busy > 0.1)
     await empty(desk)
     assert await desk.states(locked) == ["SUCCEEDED"]
-    assert not desk.told.refused_
+    assert not desk.recorded.refused_
 
 
 async def lose_answer(desk, proxy):
@@ -175,7 +175,7 @@ async def lose_answer(desk, proxy):
 
 @pytest.mark.spec("S69", "S68")
 @pytest.mark.parametrize(
-    ("outcome", "told", "state"),
+    ("outcome", "fields", "state"),
     [
         (Outcome.SUCCEEDED, {}, "SUCCEEDED"),
         (Outcome.FAILED, {"error_class": "x", "delay": 60.0}, "SCHEDULED"),
@@ -185,17 +185,17 @@ async def lose_answer(desk, proxy):
     ],
 )
 async def test_a_finish_whose_answer_was_lost_is_recognised_by_its_token(
-    desk, proxy, outcome, told, state
+    desk, proxy, outcome, fields, state
 ):
     (inflight,) = await desk.claim()
     await lose_answer(desk, proxy)
-    desk.put(inflight, outcome, **told)
+    desk.put(inflight, outcome, **fields)
     await until(lambda: _is(desk, inflight, state))
     proxy.cut()
     proxy.heal()
     await empty(desk)
-    assert desk.told.written_ == [(inflight.claim.id, outcome, state)]
-    assert not desk.told.refused_
+    assert desk.recorded.written_ == [(inflight.claim.id, outcome, state)]
+    assert not desk.recorded.refused_
     assert desk.registry.counts[Fate.UNRECORDED] == 0
     rows = await history(desk.connection, inflight.claim.id)
     assert [row["late_outcome"] for row in rows] == [""] * (outcome is not None)
@@ -206,8 +206,8 @@ async def _is(desk, inflight, state):
 
 
 @pytest.mark.spec("S69")
-async def test_a_success_whose_answer_was_lost_is_told_as_the_cancel_that_it_became(desk, proxy):
-    """What the row decided (a stored cancel) is told, not what the worker would have guessed."""
+async def test_a_success_whose_answer_was_lost_is_logged_as_the_cancel_that_it_became(desk, proxy):
+    """What the row decided (a stored cancel) is logged, not what the worker would have guessed."""
     (inflight,) = await desk.claim()
     await desk.connection.execute("UPDATE jobqueue_job SET cancel_requested_at = now()")
     await lose_answer(desk, proxy)
@@ -216,7 +216,7 @@ async def test_a_success_whose_answer_was_lost_is_told_as_the_cancel_that_it_bec
     proxy.cut()
     proxy.heal()
     await empty(desk)
-    assert desk.told.written_ == [(inflight.claim.id, Outcome.FAILED, "CANCELLED")]
+    assert desk.recorded.written_ == [(inflight.claim.id, Outcome.FAILED, "CANCELLED")]
 
 
 @pytest.mark.spec("S67", "S69", "D15", "D20")
@@ -225,8 +225,8 @@ async def test_after_a_reclaim_the_outcome_is_refused_counted_and_left_in_the_hi
     await _reclaim(desk.connection, inflight)
     desk.put(inflight)
     await empty(desk)
-    assert desk.told.refused_ == [(inflight.claim.id, Outcome.SUCCEEDED, "LOST")]
-    assert not desk.told.written_
+    assert desk.recorded.refused_ == [(inflight.claim.id, Outcome.SUCCEEDED, "LOST")]
+    assert not desk.recorded.written_
     assert desk.registry.counts[Fate.UNRECORDED] == 1
     (attempt,) = await history(desk.connection, inflight.claim.id)
     assert (attempt["outcome"], attempt["late_outcome"]) == ("LOST", "SUCCEEDED")
@@ -251,8 +251,8 @@ async def test_a_worker_that_was_frozen_past_its_lease_still_says_what_it_wanted
         desk.put(inflight)
     await empty(desk)
     assert await desk.states(mine) == ["SUCCEEDED"]  # nobody had taken it: no second run
-    assert desk.told.refused_ == [(taken.claim.id, Outcome.SUCCEEDED, "LOST")]
-    assert not desk.told.given_up_
+    assert desk.recorded.refused_ == [(taken.claim.id, Outcome.SUCCEEDED, "LOST")]
+    assert not desk.recorded.given_up_
 
 
 @pytest.mark.spec("S68", "S99", "S100")
@@ -262,7 +262,7 @@ async def test_an_outcome_that_cannot_be_written_within_its_lease_is_disowned(de
     desk.completer.trust_seconds = 0.3
     desk.put(inflight)
     assert inflight in desk.registry.renewable()
-    await until(lambda: desk.told.given_up_ == [inflight.claim.id])
+    await until(lambda: desk.recorded.given_up_ == [inflight.claim.id])
     assert desk.registry.renewable() == []
     assert desk.registry.counts[Fate.UNRECORDED] == 1
     assert len(desk.registry) == 0
@@ -275,7 +275,7 @@ async def test_an_outcome_that_cannot_be_written_within_its_lease_is_disowned(de
 
 
 @pytest.mark.spec("S70", "S68")
-async def test_weather_delays_an_outcome_and_changes_nothing_else(desk, proxy):
+async def test_an_outage_delays_an_outcome_and_changes_nothing_else(desk, proxy):
     (inflight,) = await desk.claim()
     await desk.session.open(5)
     proxy.refuse = True
@@ -318,7 +318,7 @@ async def test_once_closed_it_ends_when_nothing_waits_and_does_not_sit_out_a_bac
     assert await desk.states(inflight) == ["SUCCEEDED"]
 
 
-async def test_progress_is_stored_while_the_handler_runs_and_kept_for_after_weather(desk, proxy):
+async def test_progress_is_stored_while_the_handler_runs_and_kept_during_an_outage(desk, proxy):
     (inflight,) = await desk.claim(ended=False)
     await desk.session.open(5)
     proxy.refuse = True

@@ -212,7 +212,9 @@ async def test_a_success_clears_the_strikes(connection, leader):
 
 
 @pytest.mark.spec("S186")
-async def test_weather_is_no_strike_and_stops_no_neighbour(connection, leader, monkeypatch):
+async def test_a_transient_error_is_no_strike_and_stops_no_other_schedule(
+    connection, leader, monkeypatch
+):
     stormy, fine = await add(connection), await add(connection, next_run_at=ago(0))
     real = schedules.tick
 
@@ -256,7 +258,7 @@ async def test_the_look_says_when_the_next_tick_is_due(connection, leader):
     assert 20 < moment - asyncio.get_running_loop().time() <= 30.5
 
 
-async def test_without_a_database_the_step_fails_as_weather(leader):
+async def test_without_a_database_the_step_fails_as_transient(leader):
     one_leader = leader()
     one_leader.session.parameters["port"] = "1"
     with pytest.raises((CallTimeout, psycopg.OperationalError)):

@@ -59,18 +59,18 @@ def test_a_drain_of_every_queue_ends_when_all_but_those_left_out_are_empty():
     assert worker.code == 3  # one died in a queue that nobody has named
 
 
-def test_whoever_asks_is_told_which_queues_it_serves():
+def test_pages_and_why_show_which_queues_it_serves():
     Queue.objects.create(name="idle")
     with working(queues={"*": 1, "-mail": 0, "named": 2}):
         put("mail")
         figures = {queue.name: queue.workers for queue in stats.queues()}
         job = Job.objects.filter(state=State.READY, queue="mail").get()
-        told = " ".join(cause.text for cause in why.explain(job, timezone.now()))
+        reasons = " ".join(cause.text for cause in why.explain(job, timezone.now()))
         job.queue = "idle"
         idle = " ".join(cause.text for cause in why.explain(job, timezone.now()))
         found = [finding.text for finding in doctor.examine()]
     assert figures == {"mail": 0, "idle": 1, "named": 1}
-    assert "serves the queue mail" in told
+    assert "serves the queue mail" in reasons
     assert "serves" not in idle
     assert any("'mail', which no" in text for text in found)
     assert not any("'idle', which no" in text for text in found)

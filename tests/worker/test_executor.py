@@ -141,7 +141,7 @@ def test_an_import_that_blocks_holds_up_neither_the_loop_nor_other_jobs(work, mo
 
 
 @pytest.mark.spec("S59", "S115")
-def test_a_job_told_to_stop_while_its_module_is_imported_never_starts(work, module, shared):
+def test_a_job_asked_to_stop_while_its_module_is_imported_never_starts(work, module, shared):
     running = work()
     name = module(
         "slow",
@@ -222,7 +222,7 @@ def test_each_attempt_sees_its_own_job(work, body):
 
 
 @pytest.mark.spec("S63", "S122")
-def test_a_draining_worker_tells_its_handlers_apart_from_a_cancel(work, body, shared):
+def test_a_draining_worker_signals_its_handlers_differently_from_a_cancel(work, body, shared):
     running = work()
 
     def handler(context):
@@ -268,9 +268,9 @@ def test_progress_is_stored_while_the_handler_runs_at_most_twice_a_second(
 
     writes, store = [], finish.progress
 
-    async def counted(connection, dispatcher):
+    async def counted(connection, latest):
         writes.append(asyncio.get_running_loop().time())
-        return await store(connection, dispatcher)
+        return await store(connection, latest)
 
     monkeypatch.setattr(finish, "progress", counted)
     running = work()
@@ -367,7 +367,7 @@ def test_a_snooze_costs_no_budget_and_is_counted_apart(work, body, shared):
     assert [a.outcome for a in attempts(row.pk)] == ["SNOOZED"] * 3 + ["SUCCEEDED"]
 
 
-class Told(dict):
+class RecordedEvents(dict):
     """Notes in which thread it is read."""
 
     def items(self):
@@ -388,12 +388,12 @@ def test_neither_results_nor_errors_are_rendered_on_the_loop(work, body, shared)
         raise Slow
 
     async def returns():
-        return Told(a=1)
+        return RecordedEvents(a=1)
 
     async def afails():
         raise Slow
 
-    running.final(jobs.once.enqueue(body(lambda: Told(a=1))))
+    running.final(jobs.once.enqueue(body(lambda: RecordedEvents(a=1))))
     running.final(jobs.once.enqueue(body(fails)))
     running.final(jobs.aonce.enqueue(body(returns)))
     running.final(jobs.aonce.enqueue(body(afails)))

@@ -55,11 +55,11 @@ async def fill(make, connection, count=8):
     return intake, jobs
 
 
-def finish(intake, *which, outcome=Outcome.SUCCEEDED, **told):
+def finish(intake, *which, outcome=Outcome.SUCCEEDED, **fields):
     """The handlers of these jobs end, all in one turn of the loop."""
     for inflight in list(intake.registry):
         if inflight.claim.id in which:
-            intake.put(inflight, outcome, **told)
+            intake.put(inflight, outcome, **fields)
     intake.registry.freed.set()  # the claimer looks at once, not after a second
 
 
@@ -116,14 +116,14 @@ async def test_when_its_answer_is_lost_outcomes_are_repeated_and_claims_are_look
     await until(lambda: len(intake.started()) == 6)
     for job in jobs[:SLOTS]:
         assert [row["outcome"] for row in await history(connection, job)] == ["SUCCEEDED"]
-    told = [fact for fact in intake.told.written_ if fact[1] is not None]
-    assert sorted(told) == [(job, Outcome.SUCCEEDED, "SUCCEEDED") for job in jobs[:SLOTS]]
+    written = [fact for fact in intake.recorded.written_ if fact[1] is not None]
+    assert sorted(written) == [(job, Outcome.SUCCEEDED, "SUCCEEDED") for job in jobs[:SLOTS]]
     returned = [inflight.claim.id for inflight in intake.handlers.returned]
     assert sorted(returned) == (jobs[SLOTS:] if has_happened else [])
     for job in jobs[SLOTS:]:
         row = await job_row(connection, job)
         assert (row["state"], row["attempts"], row["failures"]) == ("RUNNING", 0, 0)
-    assert not intake.told.refused_ + intake.told.given_up_
+    assert not intake.recorded.refused_ + intake.recorded.given_up_
     assert await slots() is None
 
 
@@ -186,7 +186,7 @@ async def test_a_refused_outcome_does_not_make_a_full_round_look_short(
         finish(intake, jobs[round - SLOTS])
         await until(lambda round=round: len(intake.started()) == round + 1)
         await until(lambda: not len(intake.completer))
-    assert intake.told.refused_ == [(jobs[0], Outcome.SUCCEEDED, "LOST")]
+    assert intake.recorded.refused_ == [(jobs[0], Outcome.SUCCEEDED, "LOST")]
     assert await slots() is None
 
 
@@ -238,7 +238,7 @@ async def test_cut_off_by_the_deadline_it_leaves_nothing_behind(
     assert await slots() is None
 
 
-async def test_a_finisher_that_is_closed_meanwhile_ends_with_the_answer(make, connection):
+async def test_a_completer_closed_during_a_write_ends_with_the_answer(make, connection):
     """The last outcome is on its way with a claim when nothing more is to come."""
     intake, jobs = await fill(make, connection)
     batch = []
@@ -260,7 +260,7 @@ async def test_a_finisher_that_is_closed_meanwhile_ends_with_the_answer(make, co
 
 
 @pytest.mark.spec("S37", "S53", "S69", "S101", "S154")
-async def test_through_any_weather_each_job_ends_once_and_no_slot_is_given_twice(
+async def test_through_any_outage_each_job_ends_once_and_no_slot_is_given_twice(
     make, connection, proxy, slots, monkeypatch
 ):
     """Cuts at any moment of forty rounds, by which each job has its one outcome all the same."""
@@ -383,7 +383,7 @@ MEANWHILE = {
 
 @pytest.mark.spec("S37", "S66", "S67")
 @pytest.mark.parametrize("what", MEANWHILE)
-async def test_a_row_that_changes_behind_the_snapshot_is_written_or_left_but_never_halfway(
+async def test_a_row_that_changes_after_the_snapshot_is_written_or_left_but_never_halfway(
     connection, connect, monkeypatch, what
 ):
     """The statement has begun, and waits just before it locks its rows."""

@@ -408,7 +408,7 @@ def test_an_interrupt_never_leaves_the_handlers_code(handler_thread, request):
 
 
 @pytest.mark.spec("S71")
-def test_an_interrupt_behind_the_last_line_does_not_take_the_result(handler_thread):
+def test_an_interrupt_after_the_last_line_does_not_lose_the_result(handler_thread):
     """As if it had been set while the handler returned: it lands in the thread's own code."""
     shut, landed = handler_thread.shut_interrupts, []
 

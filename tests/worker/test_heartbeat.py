@@ -119,7 +119,7 @@ async def test_one_beat_renews_what_is_held_and_holds_nobody_up(bench, connectio
 
 
 @pytest.mark.spec("S103", "S206", "S92")
-async def test_a_lost_lease_is_noticed_and_its_handler_told(bench, connection):
+async def test_a_lost_lease_is_noticed_and_its_handler_stopped(bench, connection):
     b = bench()
     kept, lost = await b.hold(connection), await b.hold(connection)
     await connection.execute(
@@ -274,7 +274,7 @@ async def test_hints_in_a_storm_make_few_beats(bench, connection):
 
 
 @pytest.mark.spec("S106")
-async def test_notes_for_operators_are_written_behind_a_beat_and_kept_until_they_are(
+async def test_notes_for_operators_are_written_after_a_beat_and_kept_until_then(
     bench, connection, monkeypatch
 ):
     b = bench()
@@ -298,7 +298,7 @@ class TrustBench:
 
 
 @pytest.mark.spec("S104", "S105")
-async def test_a_handler_is_told_while_its_lease_still_holds():
+async def test_a_handler_is_stopped_while_its_lease_still_holds():
     b = TrustBench()
     early = b.lease_guard.stop_seconds - 1
     inflight = hold(b.registry, trusted_from=now() - early)

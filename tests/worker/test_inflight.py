@@ -58,7 +58,7 @@ async def test_what_was_given_up_or_lost_is_not_renewed():
 
 
 @pytest.mark.spec("S125", "S118")
-async def test_repeated_stops_are_delivered_once_per_patience_and_the_first_reason_stays():
+async def test_repeated_stops_are_delivered_once_per_clean_up_and_the_first_reason_stays():
     registry = InFlightJobs(1)
     inflight, heard = hold(registry, trusted_from=0), []
     inflight.interrupt_by(lambda why, cleanup_seconds: heard.append(why))
@@ -76,7 +76,7 @@ async def test_repeated_stops_are_delivered_once_per_patience_and_the_first_reas
 
 
 @pytest.mark.spec("S126")
-async def test_a_handler_that_has_ended_is_told_nothing():
+async def test_a_handler_that_has_ended_is_not_asked_to_stop():
     registry = InFlightJobs(1)
     inflight, heard = hold(registry, trusted_from=0), []
     inflight.interrupt_by(lambda why, cleanup_seconds: heard.append(why))

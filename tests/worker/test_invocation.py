@@ -1,4 +1,4 @@
-"""Running handlers that are told to stop: the cancel ladder."""
+"""Running handlers that are asked to stop: the cancel ladder."""
 
 from __future__ import annotations
 
@@ -295,7 +295,7 @@ def test_a_plain_handler_that_waits_in_async_to_sync_is_interrupted_there(work, 
 
 
 @pytest.mark.spec("S85", "S120")
-def test_a_handler_that_is_not_interruptible_is_only_told(work, body, shared):
+def test_a_handler_that_is_not_interruptible_is_only_asked(work, body, shared):
     running = work(cancel_seconds=0.2)
 
     def handler():
@@ -354,7 +354,7 @@ async def test_one_that_is_destroyed_with_its_loop_borrows_no_thread():
     """Its thread would be nobody's."""
     inflight, handler_threads = InFlight(claim(), 0.0), HandlerThreads()
     attempt = run_coroutine(
-        inflight, handler_threads, LeftoverTasks(), lambda: asyncio.sleep(600), lambda *told: told
+        inflight, handler_threads, LeftoverTasks(), lambda: asyncio.sleep(600), lambda *ended: ended
     )
     attempt.send(None)
     attempt.close()

@@ -158,7 +158,7 @@ async def test_the_flag_falls_with_the_clock_even_while_the_loop_was_blocked(sta
 
 
 @pytest.mark.spec("S169", "S177")
-async def test_a_leader_deposed_behind_its_back_steps_down_and_does_no_harm(start, connection):
+async def test_a_leader_deposed_unnoticed_steps_down_and_does_no_harm(start, connection):
     leader, usurper = start(), uuid4()
     await until(lambda: leader.is_leading)
     await connection.execute(
@@ -512,7 +512,7 @@ def test_a_lease_holds_more_than_four_renewals(lease):
 
 
 @pytest.mark.spec("S47", "S170")
-async def test_an_outage_is_told_once_however_often_a_leader_tries(start, monkeypatch):
+async def test_an_outage_is_logged_once_however_often_a_leader_tries(start, monkeypatch):
     tries = []
 
     async def away(verb, *_):
@@ -529,10 +529,10 @@ async def test_an_outage_is_told_once_however_often_a_leader_tries(start, monkey
             outage.setattr(leader, "_pause", lambda _: asyncio.sleep(0.05))
             await until(lambda: tries.count(leadership.elect) == 2)
         await until(lambda: leader.is_leading)
-    told = Counter(entry["event"] for entry in entries)
+    logged = Counter(entry["event"] for entry in entries)
     assert tries.count(leadership.renew) > 1
-    assert told.pop("leader_elected") == 2
-    assert told == {"database_unreachable": 1, "leader_lost": 1, "database_recovered": 1}
+    assert logged.pop("leader_elected") == 2
+    assert logged == {"database_unreachable": 1, "leader_lost": 1, "database_recovered": 1}
 
 
 @pytest.mark.spec("S47")

@@ -62,7 +62,7 @@ class Ear:
 
         await until(beaten, every=0.05)
 
-    async def tell(self, payload):
+    async def notify(self, payload):
         await one(self.connection, "SELECT pg_notify('jobqueue', %s)", payload)
 
 
@@ -84,8 +84,8 @@ async def test_whatever_is_not_understood_is_ignored_and_the_next_is_heard(ear):
     odd += [f'{{"kind": "scheduled", "at": {at}}}' for at in ("1e400", "NaN", "9" * 400, '"x"')]
     odd += ['{"kind": "cancel", "worker": "another"}']
     for payload in odd:
-        await ear.tell(payload)
-    await ear.tell('{"kind": "ready", "queue": "mail"}')
+        await ear.notify(payload)
+    await ear.notify('{"kind": "ready", "queue": "mail"}')
     await until(lambda: ("ready", "mail") in ear.heard)
     assert [each for each in ear.heard if each != ("ready", None)] == [("ready", "mail")]
     assert not ear.task.done()
@@ -102,7 +102,7 @@ async def test_each_kind_of_news_reaches_whom_it_concerns(ear):
         {"kind": "leader"},
         {"kind": "died"},
     ]:
-        await ear.tell(json.dumps(message))
+        await ear.notify(json.dumps(message))
     await until(lambda: ("died",) in ear.heard)
     assert ear.heard == [
         ("ready", "mail"),
@@ -129,12 +129,12 @@ async def test_after_a_loss_it_listens_again_and_has_what_was_missed_looked_for(
     await until(lambda: ("ready", None) in ear.heard)
     await ear.proven()
     ear.heard.clear()
-    await ear.tell('{"kind": "ready", "queue": "mail"}')
+    await ear.notify('{"kind": "ready", "queue": "mail"}')
     await until(lambda: ("ready", "mail") in ear.heard)
 
 
 @pytest.mark.spec("S233")
-async def test_when_told_to_look_it_listens_already(ear, proxy, connection):
+async def test_it_listens_before_it_checks_for_missed_notifications(ear, proxy, connection):
     """Whatever is committed after the look is notified: no gap between the two."""
     listening = (
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
@@ -155,7 +155,7 @@ async def test_when_told_to_look_it_listens_already(ear, proxy, connection):
 async def test_a_connection_that_only_looks_alive_is_replaced(ear, proxy, caplog):
     await ear.proven()
     proxy.swallow = True
-    await ear.tell('{"kind": "ready"}')
+    await ear.notify('{"kind": "ready"}')
     await proxy.swallowed.wait()
 
     async def beaten():
@@ -223,7 +223,7 @@ async def test_no_news_is_lost_between_its_own_proofs(ear):
     await ear.proven()
     ear.heard.clear()
     for number in range(300):
-        await ear.tell(f'{{"kind": "scheduled", "at": {number}}}')
+        await ear.notify(f'{{"kind": "scheduled", "at": {number}}}')
         if number % 3 == 0:
             await ear.beat()
     await until(lambda: ("scheduled", 299.0) in ear.heard)

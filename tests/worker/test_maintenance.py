@@ -25,7 +25,7 @@ async def running(*steps, stuck_seconds=60.0):
 
 
 class Recorder:
-    """A step's body: notes each call, and answers or raises what it is told."""
+    """A step's body: notes each call, and returns or raises what it is given."""
 
     def __init__(self, *answers):
         self.answers, self.limits = list(answers), []

@@ -11,14 +11,14 @@ from tests.events import captured
 
 
 @pytest.fixture
-def error_policy():
+def policies():
     outage_log = OutageLog()
     return ErrorPolicy("claim", outage_log), ErrorPolicy("beat", outage_log)
 
 
 @pytest.mark.spec("S47")
-def test_an_outage_is_one_line_and_one_when_it_is_over_whoever_meets_it(error_policy):
-    claim, beat = error_policy
+def test_an_outage_is_one_line_and_one_when_it_is_over_whoever_meets_it(policies):
+    claim, beat = policies
     with captured() as logs:
         for _ in range(3):
             claim.failed(CallTimeout("no answer"))
@@ -39,8 +39,8 @@ def test_an_outage_is_one_line_and_one_when_it_is_over_whoever_meets_it(error_po
         errors.SerializationFailure,
     ],
 )
-def test_a_server_that_answers_is_not_called_unreachable(error_policy, error):
-    claim, beat = error_policy
+def test_a_server_that_answers_is_not_called_unreachable(policies, error):
+    claim, beat = policies
     with captured() as logs:
         for _ in range(3):
             claim.failed(error("no"))
@@ -58,7 +58,7 @@ def test_a_server_that_answers_is_not_called_unreachable(error_policy, error):
 
 
 @pytest.mark.spec("S143", "S149")
-async def test_a_step_of_the_shutdown_that_meets_weather_is_one_line_and_no_traceback():
+async def test_a_shutdown_step_that_meets_a_transient_error_is_one_line_without_traceback():
     async def refused():
         raise psycopg.OperationalError("connection refused")
 

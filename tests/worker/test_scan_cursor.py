@@ -20,7 +20,7 @@ from jobqueue.worker.outages import ErrorPolicy, OutageLog
 from jobqueue.worker.outcomes.completer import Completer
 from tests.rows import Sql, add_job, ago
 from tests.waiting import until
-from tests.worker.faults import Handlers, Told, end
+from tests.worker.faults import Handlers, RecordedEvents, end
 
 CALM = Settings(poll_seconds=600.0, concurrency=3)
 FOR_EVER, A_MOMENT = 1e-9, 0.005  # as parts of the time
@@ -53,7 +53,7 @@ class Intake:
             Session(parameters, "finish"),
             uuid4(),
             self.registry,
-            Told(),
+            RecordedEvents(),
             ErrorPolicy("finish", outage_log),
             trust_seconds=30.0,
             on_ready=lambda queue: None,

@@ -24,7 +24,7 @@ async def nothing():
 
 @pytest.mark.spec("S152", "S204")
 @pytest.mark.parametrize(("service", "error"), [(nothing, None), (broken, ZeroDivisionError)])
-async def test_a_service_that_ends_unasked_is_told(service, error):
+async def test_a_service_that_ends_unasked_is_logged(service, error):
     ended = []
     services = Services(lambda name, what: ended.append((name, what and type(what))))
     services.start("listener", service())

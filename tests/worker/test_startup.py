@@ -25,7 +25,7 @@ def wrapped(error):
         (ValueError("no such task"), True),
     ],
 )
-async def test_a_failure_is_told_and_not_fatal_and_the_weather_in_one_line(error, has_stack):
+async def test_a_failure_is_logged_and_not_fatal_and_a_transient_one_in_one_line(error, has_stack):
     def fails():
         raise error
 

@@ -79,7 +79,7 @@ async def test_a_task_that_begins_after_the_handlers_end_never_runs(loop, one):
     assert ran == []
 
 
-async def test_the_error_of_a_task_left_behind_is_told(loop, one):
+async def test_the_error_of_a_task_left_behind_is_logged(loop, one):
     current_inflight.set(one)
     leftover_tasks = LeftoverTasks()
 

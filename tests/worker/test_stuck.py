@@ -1,4 +1,4 @@
-"""Handlers that do not end although they were told to: marked, reported, and left behind."""
+"""Handlers that do not end although they were asked to: marked, reported, and left behind."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def ignores_everything(shared):
             shared.events["go"].wait(0.01)
 
 
-def told(job, running, shared):
+def ask_to_stop(job, running, shared):
     assert shared.events["in"].wait(20)
     operations.cancel(Job.objects.get(pk=job.id))
     running.wait(lambda: running.inflight(job).stop_reason)
@@ -40,11 +40,11 @@ def test_a_handler_that_does_not_end_is_reported_with_its_stack_once_a_minute(
 ):
     running = work(cancel_seconds=0.1, heartbeat_seconds=0.3)
     job = jobs.call.enqueue(body(lambda: ignores_everything(shared)))
-    told(job, running, shared)
+    ask_to_stop(job, running, shared)
     running.wait(outcome_events)
     inflight = running.inflight(job)
     beats = inflight._stop_sent_at
-    running.wait(lambda: inflight._stop_sent_at > beats)  # told again by later beats
+    running.wait(lambda: inflight._stop_sent_at > beats)  # asked again by later beats
     (report,) = outcome_events()
     assert report["job"] == int(job.id)
     assert "ignores_everything" in report["stack"]
@@ -61,7 +61,7 @@ def test_past_a_limit_the_worker_drains_and_leaves(work, body, shared, monkeypat
     monkeypatch.setattr(stuck, "EXIT_SECONDS", 0.5)
     running = work(cancel_seconds=0.2, drain_seconds=0.3, heartbeat_seconds=0.3)
     job = jobs.call.enqueue(body(lambda: ignores_everything(shared)))
-    told(job, running, shared)
+    ask_to_stop(job, running, shared)
     running.wait(lambda: running.worker.shutdown.requested.is_set())
     assert "does not end" in running.worker.shutdown.reason
     running.thread.join(20)
@@ -83,7 +83,7 @@ def test_one_that_cleans_up_in_its_time_is_not_reported(work, body, shared, outc
                 await jobs.asyncio.sleep(0.01)
 
     job = jobs.acall.enqueue(body(handler))
-    told(job, running, shared)
+    ask_to_stop(job, running, shared)
     seen = running.worker.components.heartbeat.good_at
     running.wait(lambda: running.worker.components.heartbeat.good_at > seen + 0.5)
     assert outcome_events() == []

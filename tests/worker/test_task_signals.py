@@ -54,7 +54,7 @@ def heard(connect):
 
 
 @pytest.mark.spec("D117", "S87")
-def test_each_attempt_is_told_and_the_final_state_once(work, body, heard, shared):
+def test_each_attempt_is_sent_and_the_final_state_once(work, body, heard, shared):
     running = work()
 
     def flaky():
@@ -70,7 +70,7 @@ def test_each_attempt_is_told_and_the_final_state_once(work, body, heard, shared
 
 
 @pytest.mark.spec("D117")
-def test_failures_and_cancels_are_told_with_their_error(work, body, connect, shared):
+def test_failures_and_cancels_are_sent_with_their_error(work, body, connect, shared):
     running = work()
     results = {}
     connect(
@@ -83,7 +83,7 @@ def test_failures_and_cancels_are_told_with_their_error(work, body, connect, sha
         await jobs.asyncio.sleep(600)
 
     def fails():
-        raise ValueError("told")
+        raise ValueError("broken")
 
     dead = jobs.once.enqueue(body(fails))
     cancelled = jobs.acall.enqueue(body(handler))
@@ -93,14 +93,14 @@ def test_failures_and_cancels_are_told_with_their_error(work, body, connect, sha
     running.wait(lambda: len(results) == 3)
     assert results[dead.id].status == TaskResultStatus.FAILED
     assert results[dead.id].errors[0].exception_class is ValueError
-    assert "told" in results[dead.id].errors[0].traceback
+    assert "broken" in results[dead.id].errors[0].traceback
     assert results[cancelled.id].status == TaskResultStatus.FAILED
     assert results[fine.id].return_value == 3
     assert results[fine.id].attempts == 1
 
 
 @pytest.mark.spec("S67", "S87")
-def test_a_refused_outcome_is_not_told(work, body, heard, shared):
+def test_a_refused_outcome_is_not_sent(work, body, heard, shared):
     running = work()
     job = jobs.call.enqueue(body(lambda: shared.events["go"].wait(20) and None))
     running.state(job, State.RUNNING)
@@ -296,7 +296,7 @@ def test_a_logging_handler_that_raises_changes_nothing(work, body, django_log):
         django_log.removeHandler(handler)
 
 
-def test_the_enqueue_is_told_by_whoever_enqueues(work, body, connect):
+def test_the_enqueue_is_sent_by_whoever_enqueues(work, body, connect):
     enqueued = []
     connect(task_enqueued, lambda sender, task_result, **k: enqueued.append(int(task_result.id)))
     running = work()
@@ -313,7 +313,7 @@ def add(**columns):
 
 @pytest.mark.spec("D117")
 @pytest.mark.django_db(transaction=True)
-def test_what_the_leader_ends_is_told_once_too(heard):
+def test_what_the_leader_ends_is_sent_once_too(heard):
     past = timezone.now() - timedelta(seconds=60)
     holder = {"worker": uuid4(), "lease_expires_at": past, "claimed_at": past, "started_at": past}
     lost = add(state=State.RUNNING, lease_token=uuid4(), max_attempts=1, **holder)

@@ -76,7 +76,7 @@ def test_as_many_slots_are_taken_as_handlers_live_and_no_two_attempts_overlap(wo
                 time.sleep(0.02)
         with lock:
             living.discard(number)
-        raise JobTimeout  # it tells the truth in the end
+        raise JobTimeout  # it lets the timeout through in the end
 
     name = body(handler)
     waiting = [jobs.call.using(max_attempts=2).enqueue(name, n) for n in range(20)]
@@ -108,7 +108,7 @@ def test_an_interrupted_handler_may_say_that_no_retry_helps(work, body):
 
 
 @pytest.mark.spec("S64")
-def test_what_blocks_the_loop_beyond_its_time_is_told_at_its_first_await(work, body, shared):
+def test_what_blocks_the_loop_beyond_its_time_is_stopped_at_its_first_await(work, body, shared):
     async def blocks():
         time.sleep(0.4)  # noqa: ASYNC251
         shared.notes.append("blocked")

@@ -141,7 +141,7 @@ async def both_work(intake, sent):
 @pytest.mark.spec("S37", "S53", "S69", "S101", "S154")
 @pytest.mark.parametrize("only", ["", "claim 2"])
 @pytest.mark.parametrize("fault", ["cut", "silence", "lost answers"])
-async def test_through_any_weather_each_job_ends_once_and_no_slot_is_given_twice(
+async def test_through_any_outage_each_job_ends_once_and_no_slot_is_given_twice(
     make, connection, proxy, slots, sent, monkeypatch, fault, only
 ):
     monkeypatch.setattr("jobqueue.worker.claiming.lost_claims.QUERY_SECONDS", 0.05)
@@ -407,7 +407,7 @@ async def test_no_busy_loop_while_the_queue_is_paused(make, connection, sent):
 
 
 @pytest.mark.spec("S46")
-async def test_no_busy_loop_while_the_receivers_are_behind(make, connection, sent, monkeypatch):
+async def test_no_busy_loop_while_the_receivers_lag(make, connection, sent, monkeypatch):
     intake = await working(make, connection, sent)
     monkeypatch.setattr(intake.handlers.task_signals.threads, "is_behind", True)
     finish(intake)
@@ -480,7 +480,7 @@ async def test_the_first_one_goes_on_when_only_the_second_has_found_plenty(
 async def test_nothing_is_passed_over_while_both_begin_at_positions(
     make, connection, sent, monkeypatch, what
 ):
-    """Many jobs come before the mark, all told of at once: the round that looks takes a few, and
+    """Many jobs come before the mark, all notified at once: the round that looks takes a few, and
     the others follow before anything that stands behind."""
     monkeypatch.setattr(scan_cursor, "SLOW_SECONDS", -1.0)
     monkeypatch.setattr(scan_cursor, "SHARE", 1e-9)
@@ -613,13 +613,15 @@ async def test_where_the_second_one_cannot_connect_the_first_goes_on_and_that_is
                 intake.claimer.wake("default", 0)
             await asyncio.sleep(0.01)
         await until(lambda: completed(intake) == len(jobs))
-    told = [log for log in logs if log["event"].startswith("database_")]
-    assert [(log["event"], log["purpose"]) for log in told] == [("database_call_failed", "claim 2")]
-    assert "too many clients" in told[0]["error"]
+    lines = [log for log in logs if log["event"].startswith("database_")]
+    assert [(log["event"], log["purpose"]) for log in lines] == [
+        ("database_call_failed", "claim 2")
+    ]
+    assert "too many clients" in lines[0]["error"]
 
 
 @pytest.mark.spec("S47")
-async def test_an_outage_is_told_once_also_when_the_second_one_was_in_trouble_before(
+async def test_an_outage_is_logged_once_also_when_the_second_one_was_in_trouble_before(
     make, connection, proxy, sent, refused
 ):
     await add(connection, 2000)
@@ -639,8 +641,8 @@ async def test_an_outage_is_told_once_also_when_the_second_one_was_in_trouble_be
         proxy.heal()
         await until(lambda: completed(intake) == done + 10)
         await until(lambda: not intake.outage_log._troubled)
-    told = [log["event"] for log in logs if log["event"].startswith("database_")]
-    assert told == ["database_call_failed", "database_unreachable", "database_recovered"]
+    logged = [log["event"] for log in logs if log["event"].startswith("database_")]
+    assert logged == ["database_call_failed", "database_unreachable", "database_recovered"]
 
 
 @pytest.mark.spec("S48")
@@ -701,7 +703,7 @@ async def test_a_lost_round_of_the_second_is_looked_for_although_the_first_is_id
     monkeypatch.setattr(claims, "claim", lose)
     intake.claimer._backlogged.add("default")
     intake.claimer._second_wanted.set()
-    await until(lambda: (job, None, "READY") in intake.told.written_)
+    await until(lambda: (job, None, "READY") in intake.recorded.written_)
     assert [inflight.claim.id for inflight in intake.handlers.returned] == [job]
 
 

@@ -75,7 +75,7 @@ async def test_signals_from_before_the_loop_reach_it(watchdog):
 
 
 @pytest.mark.spec("S106", "S147")
-async def test_a_blocked_loop_is_told_with_its_culprit_and_its_return(watchdog):
+async def test_a_blocked_loop_is_logged_with_its_culprit_and_its_return(watchdog):
     blocks = []
     watchdog.on_block = lambda inflight, stack, seconds: blocks.append((inflight.claim.id, stack))
     inflight = hold(watchdog.registry, trusted_from=time.monotonic() + 60, id=8)
@@ -89,9 +89,9 @@ async def test_a_blocked_loop_is_told_with_its_culprit_and_its_return(watchdog):
         inflight.task = asyncio.create_task(blocking())
         await inflight.task
         await until(lambda: blocks)
-    told = next(log for log in logs if log["event"] == "event_loop_blocked")
-    assert told["job"] == 8
-    assert "time.sleep(4 * lag)" in told["stack"]
+    logged = next(log for log in logs if log["event"] == "event_loop_blocked")
+    assert logged["job"] == 8
+    assert "time.sleep(4 * lag)" in logged["stack"]
     assert blocks[0][0] == 8
     assert watchdog.left == []
 
@@ -166,7 +166,7 @@ def test_signals_are_put_back_as_they_were():
 
 
 @pytest.mark.spec("S129", "S133")
-async def test_a_signal_is_heard_by_the_thread_and_told_on_the_loop():
+async def test_a_signal_is_heard_by_the_thread_and_handled_on_the_loop():
     watchdog, heard = make(SHORT, InFlightJobs(1)), []
     watchdog.on_signal = lambda number: heard.append((number, threading.current_thread().name))
     with watchdog.running(signals=True):

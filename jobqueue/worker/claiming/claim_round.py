@@ -1,4 +1,4 @@
-"""One round: write successes and claim jobs in their place; each job is started at once."""
+"""One claim round: it writes successes and claims jobs in their place; each starts at once."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Intake:
     lost_claims: LostClaims
     cursor: ScanCursor
     stopped: asyncio.Event
-    share: int  # how many successes one round writes at most
-    slots_requested: int = 0  # free slots that rounds have asked to fill
+    share: int  # the most successes that one round writes
+    slots_requested: int = 0  # free slots that rounds in flight may fill
 
     @property
     def outcomes(self) -> Completer:
@@ -54,7 +54,7 @@ class Intake:
 
     @property
     def free(self) -> int:
-        """How many slots are free, with no lost or running round that may fill them."""
+        """How many slots are free that no lost or running round may still fill."""
         return self.registry.free - self.lost_claims.slots - self.slots_requested
 
     @property
@@ -76,7 +76,7 @@ class Intake:
 
 
 class ClaimRound:
-    """The claim rounds of one connection, one after the other."""
+    """The claim rounds of one connection, in sequence."""
 
     def __init__(self, session: Session, intake: Intake) -> None:
         self.session, self.intake = session, intake
@@ -85,12 +85,12 @@ class ClaimRound:
         session.prepare = self._note_backend
 
     async def _note_backend(self, connection: AsyncConnection[Any]) -> None:
-        """Remember the server process of a fresh connection, in case it is cut."""
+        """Remember the server process behind a fresh connection, in case it is cut."""
         self.backend = await server_process.backend(connection)
 
     async def claim(self, queue: str) -> bool | None:
-        """Claim as many jobs as there is room for; whether the queue may hold more. None: unknown,
-        because there was no room after all, or the worker is stopping."""
+        """Claim as many jobs as there is room for. Returns whether the queue may hold more; None
+        if that is unknown, because there was no room after all or the worker is stopping."""
         intake = self.intake
         await self.session.open(CALL_SECONDS)
         if intake.stopped.is_set() or intake.room <= 0:
@@ -106,11 +106,11 @@ class ClaimRound:
                 raise
             intake.cursor.request_full_scan(queue)
             if ended:
-                return None  # an outcome may be the cause: the next round goes without them
+                return None  # an outcome may be the cause: the next round carries none
             return await self._claim_apart(queue)
         self._accept(rows, sent)
-        # None where every row that was to make room is locked. It may be another claim that locks
-        # it: a claim also locks rows that it then finds taken.
+        # None if every row that was to make room is locked, perhaps by another claim: a claim
+        # also locks rows that it then finds taken.
         return len(rows) >= asked if asked > 0 else None
 
     def _accept(self, rows: Sequence[Claim], sent: float) -> None:
@@ -120,7 +120,7 @@ class ClaimRound:
         intake.accept(rows, sent, start=not (late or intake.stopped.is_set()))
 
     async def _claim_around(self, queue: str) -> bool:
-        """While a row is set aside: no outcomes along, and always from the queue's start."""
+        """Claim while a row is set aside: without outcomes, and always from the queue's start."""
         try:
             asked = await self._claim_plain(
                 claims.claim_around, queue, self.intake.free, self.aside.ids()
@@ -172,7 +172,7 @@ class ClaimRound:
         return len(rows)
 
     def _note_doubt(self, error: BaseException, tokens: Sequence[UUID], until: float) -> None:
-        """Only the server's own refusal says that nothing was claimed: after any other error the
+        """Only the server's own refusal proves that nothing was claimed: after any other error the
         statement may have been executed."""
         is_cut = self.session.connection is None
         if is_cut or not getattr(error, "sqlstate", None):
@@ -181,10 +181,10 @@ class ClaimRound:
     async def _exchange(
         self, queue: str, ended: Sequence[Waiting]
     ) -> tuple[Sequence[Claim], int, float]:
-        """Return the rows, how many there could be at most, and when they were asked for."""
+        """Return the rows, how many there could be, and when they were asked for."""
         intake, sent = self.intake, loop_time()
         asked, lease = intake.free + len(ended), intake.settings.lease_seconds
-        # Never negative: lost rounds may hold slots, and ended jobs may turn out to be locked.
+        # Never negative: lost rounds may hold slots, and rows of ended jobs may be locked.
         fresh = max(asked - len(ended), 0)
         tokens, scan = new_tokens(asked), intake.cursor.begin(queue, sent)
         call, claim = self.session.call, (queue, intake.worker, tokens, lease, scan.after)
@@ -205,13 +205,13 @@ class ClaimRound:
         finally:
             intake.slots_requested -= fresh
         intake.cursor.record(queue, scan, rows, loop_time())
-        if asked <= 0:  # it could claim nothing, urgent or not
+        if asked <= 0:  # it could claim nothing, however urgent
             intake.cursor.request_full_scan(queue)
         return rows, asked, sent
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Whether the database, or the driver, does not take what one row or one outcome holds."""
+    """Whether the database or the driver refuses what one row or one outcome holds."""
     return concerns_data(error) or (isinstance(error, psycopg.Error) and concerns_row(error))
 
 

@@ -41,13 +41,13 @@ log = get_logger()
 
 def share_of(concurrency: int) -> int:
     """Return how many slots a round of one connection fills at most."""
-    # From there on two connections claim in turn, so that the server and this process work at the
-    # same time. With smaller rounds that would cost more than it gains.
+    # From there on two connections claim in turn, so that server and process work at the same
+    # time. With smaller rounds that would cost more than it gains.
     return concurrency if concurrency < SECOND_CLAIM_SLOTS else (concurrency + 1) // 2
 
 
 class Claimer:
-    """The only way in for jobs. There is no local queue: a claimed job is started at once."""
+    """The only way in for jobs. There is no local queue: a claimed job starts at once."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class Claimer:
         self._wake.set()
 
     def promote_in(self, seconds: float) -> None:
-        """A job that this worker has put off falls due then; the leader may not know of it."""
+        """A job that this worker postponed falls due then; the leader may not know of it."""
         if self.promotion_timer.add(seconds, loop_time()):
             self._wake.set()
             self.registry.freed.set()
@@ -118,7 +118,7 @@ class Claimer:
         self.registry.freed.set()
 
     async def run(self) -> None:
-        """The service: rounds while there is work and room; otherwise it waits for either."""
+        """The service: claims while there is work and room, otherwise waits for both."""
         self.selector.mark_ready(None)
         try:
             async with asyncio.TaskGroup() as connections:
@@ -140,7 +140,7 @@ class Claimer:
                 self.selector.mark_ready(None)
                 self.cursor.request_full_scan(None)  # the failed round may have been one
                 self._wake.set()  # the other connection, if it is idle
-                # A wake does not end this wait, or it would ask a dead server again and again.
+                # A wake does not end this wait, or a dead server would be asked again and again.
                 await self._wait(self._stopped, delay)
             else:
                 if is_well:
@@ -161,11 +161,11 @@ class Claimer:
                 await self._promote(notify=True)
             await self._wait(self.registry.freed, min(BOUND_SECONDS, self._seconds_to_promotion()))
             return True
-        # Soon there is more room: one large round instead of two.
+        # There will soon be more room: one large round instead of two.
         if room < self.outcomes.pending.sent_count:
             self.registry.freed.clear()
             await self._wait(self.registry.freed, MERGE_SECONDS)
-        self._wake.clear()  # before the statement is sent: a wake during the round survives it
+        self._wake.clear()  # before the statement is sent, so that a wake during the round is kept
         await self._poll()
         queue = self.selector.next()
         if queue is None:
@@ -177,8 +177,8 @@ class Claimer:
         return True
 
     async def _claim(self, claim_round: ClaimRound, queue: str) -> bool:
-        """Do one round; whether to claim from this queue again at once. If the round was full, both
-        connections do so where there is room."""
+        """Do one round; return whether to claim from this queue again at once. After a full round
+        both connections do, if there is room."""
         found = await claim_round.claim(queue)
         if found:
             self._backlogged.add(queue)
@@ -190,8 +190,8 @@ class Claimer:
         return True
 
     async def _step_of_second(self) -> bool:
-        """A step on the second connection, which only claims from backlogged queues; whether it has
-        shown that the connection works."""
+        """One step on the second connection, which claims from backlogged queues only. Returns
+        whether it showed that the connection works."""
         queue = None
         if not self._lost_claims and self.intake.room > self.intake.share // 2:
             queue = self.selector.choose(self._backlogged)
@@ -201,11 +201,11 @@ class Claimer:
             return False
         if not await self._claim(self.second_round, queue):
             self.selector.mark_ready(queue)  # the first connection finds out whether it is empty
-        self._wake.set()  # the first one may be idle, after a round that was not full
+        self._wake.set()  # the first one may be idle after a round that was not full
         return True
 
     async def _pause_after_partial(self, queue: str, sent: float) -> None:
-        """The round was not full: the queue is empty, as far as it could see."""
+        """Pause after a round that was not full: the queue looked empty."""
         await self._wait(self._stopped, PAUSE_SECONDS * random.uniform(0.9, 1.1))  # noqa: S311
         if sent < self._woken_at + THIN_SECONDS:  # the wake of a later job may have been skipped
             self.selector.mark_ready(queue)
@@ -217,7 +217,7 @@ class Claimer:
             self._wake.set()
 
     async def _wait(self, event: asyncio.Event, seconds: float | None = None) -> None:
-        """Wait for the event, at most this long. Stopping ends the wait."""
+        """Wait for the event, at most this long. A stop ends the wait."""
         if not self._stopped.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
@@ -238,7 +238,7 @@ class Claimer:
         return min(seconds, BOUND_SECONDS) if self._lost_claims else seconds
 
     async def _poll(self) -> None:
-        """When it is time, poll every queue: also under steady wakes, so that no due job waits for
+        """Poll every queue when it is time, even under steady wakes, so that no due job waits for
         a leader. Each wait gets a new jitter, or an idle fleet would poll in phase."""
         if self.promotion_timer.pop_due(loop_time()):
             await self._promote()
@@ -257,7 +257,7 @@ class Claimer:
         return await self.session.call(verb, CALL_SECONDS, *args)
 
     async def _promote(self, *, notify: bool = False) -> None:
-        """Make due jobs READY. Other workers are notified where there is no room for them here."""
+        """Make due jobs READY. Other workers are notified if there is no room for them here."""
         queues = await promote(self._call, self._aside, PROMOTE_LIMIT)
         if len(queues) == PROMOTE_LIMIT:
             self.promotion_timer.add(0.0, loop_time())

@@ -24,7 +24,7 @@ class LostRound:
 
     backend: Backend | None
     tokens: Sequence[UUID]
-    until: float  # when its leases have lapsed anyway
+    until: float  # when its leases will have lapsed anyway
     ended: bool = False  # its server process is gone, so the next answer is final
 
     @property
@@ -35,7 +35,7 @@ class LostRound:
 class LostClaims:
     """Ends the server process of a lost round, then asks once for its tokens: that answer is final.
 
-    Where the process cannot be ended for certain (there is a pooler), it asks until the leases have
+    If the process cannot certainly be ended (behind a pooler), it asks until the leases have
     lapsed.
     """
 
@@ -49,8 +49,8 @@ class LostClaims:
 
     @property
     def slots(self) -> int:
-        """How many rows may still turn up. Not counted with a pooler: it ends a statement whose
-        client is gone, and the worker would be idle for a whole lease."""
+        """How many rows may still turn up. Zero with a pooler, which ends a statement whose client
+        is gone; otherwise the worker would be idle for a whole lease."""
         return sum(len(lost.tokens) for lost in self._unresolved if lost.is_direct)
 
     def are_due(self, now: float) -> bool:
@@ -59,13 +59,13 @@ class LostClaims:
     def add(
         self, backend: Backend | None, tokens: Sequence[UUID], *, until: float, ended: bool = False
     ) -> None:
-        """It is not known whether this round's statement was executed. `ended`: it certainly does
-        not run any more."""
+        """It is not known whether this round's statement was executed. `ended`: it is certainly no
+        longer running."""
         self._unresolved.append(LostRound(backend, tokens, until, ended))
         self._next_query_at = float("-inf")
 
     async def resolve(self, seconds: float, on_found: Callable[[Claim], None]) -> None:
-        """Ask for every lost round, within the bound, and pass on the rows that are found."""
+        """Ask about every lost round, within the bound, and pass on the rows that are found."""
         end, known = loop_time() + seconds, list(self._unresolved)
         for lost in known:
             if lost.is_direct and not lost.ended:
@@ -76,7 +76,7 @@ class LostClaims:
                 self._unresolved.remove(lost)
             for row in rows:
                 on_found(row)
-        if all(lost in known for lost in self._unresolved):  # else one was just lost
+        if all(lost in known for lost in self._unresolved):  # otherwise one was just lost
             self._next_query_at = loop_time() + QUERY_SECONDS
 
     async def _end_backend(self, lost: LostRound, seconds: float) -> bool:
@@ -84,5 +84,5 @@ class LostClaims:
         wait = min(END_SECONDS, seconds / 2)
         try:
             return await self.session.call(server_process.end_backend, seconds, lost.backend, wait)
-        except InsufficientPrivilege:  # the login's role is another than the session's
+        except InsufficientPrivilege:  # the login's role differs from the session's
             return False

@@ -1,4 +1,4 @@
-"""When jobs that this worker has put off for a short time fall due."""
+"""When jobs that this worker postponed briefly fall due."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ APART_SECONDS = 0.02
 
 
 class PromotionTimer:
-    """Keeps few numbers, however many jobs there are. Moments are the loop's clock, in seconds. A
+    """Keeps few numbers, however many jobs there are. Moments are seconds of the loop's clock. A
     job's own moment was set before its outcome was known here, so it is never later."""
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class PromotionTimer:
         return min(self._ticks) * APART_SECONDS if self._ticks else inf
 
     def add(self, seconds: float, now: float) -> bool:
-        """Add a job that falls due in this many seconds; whether it is the earliest now."""
+        """Add a job that falls due in this many seconds; return whether it is now the earliest."""
         if seconds > SOON_SECONDS:
             return False
         tick = ceil((now + seconds) / APART_SECONDS)
@@ -32,7 +32,7 @@ class PromotionTimer:
         return is_first
 
     def pop_due(self, now: float) -> bool:
-        """Remove those that are due; whether there were any."""
+        """Remove those that are due; return whether there were any."""
         if not self._ticks:
             return False
         due = {tick for tick in self._ticks if tick * APART_SECONDS <= now}

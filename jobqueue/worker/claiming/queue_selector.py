@@ -1,4 +1,4 @@
-"""Which queue is claimed from next: weighted turns among those that may have ready jobs."""
+"""Which queue to claim from next: weighted turns among those that may have ready jobs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from jobqueue.conf import EVERY_QUEUE, EXCEPT
 class QueueSelector:
     """Smooth weighted round robin over the queues that may have ready jobs.
 
-    A queue is marked ready by a wake, a poll or a full round, until a claim from it is sent. Where
-    every queue is served, further names come in as they are found, and leave when they are empty.
+    A wake, a poll or a full round marks a queue ready, until a claim from it is sent. With `*`,
+    names are added as they are found and forgotten when they are empty.
     """
 
     def __init__(self, weights: Mapping[str, int]) -> None:
-        self._further = weights.get(EVERY_QUEUE)  # the weight of each queue that is not named
+        self._further = weights.get(EVERY_QUEUE)  # the weight of each unnamed queue
         self._excluded = {name[1:] for name in weights if name.startswith(EXCEPT)}
         self._weights = {
             name: weight
@@ -28,11 +28,11 @@ class QueueSelector:
 
     @property
     def serves_every(self) -> bool:
-        """Whether queues are served that are not named."""
+        """Whether unnamed queues are served."""
         return self._further is not None
 
     def mark_ready(self, queue: str | None) -> bool:
-        """Mark one queue, or all; whether this worker serves it."""
+        """Mark one queue, or all; return whether this worker serves it."""
         if queue is None:
             self._ready.update(self._weights)
         elif queue in self._weights or self._admit(queue):
@@ -42,8 +42,8 @@ class QueueSelector:
         return True
 
     def discover(self, queues: Collection[str]) -> None:
-        """Only these queues have ready jobs: mark them, and forget the others that are not named,
-        or each poll would ask every name that there has ever been."""
+        """Only these queues have ready jobs: mark them and forget the other unnamed ones, or each
+        poll would ask every name there has ever been."""
         for name in set(self._weights) - self._named - self._ready - set(queues):
             del self._weights[name], self._credit[name]
         for name in queues:
@@ -63,11 +63,11 @@ class QueueSelector:
         return chosen
 
     def choose(self, queues: Collection[str]) -> str | None:
-        """Return the one of these whose turn it is; its mark stays as it is."""
+        """Return the one of these whose turn it is; its mark stays."""
         if len(queues) < 2:
             return next(iter(queues), None)
         for queue in queues:
-            if queue not in self._weights:  # forgotten meanwhile
+            if queue not in self._weights:  # forgotten since
                 self._admit(queue)
         candidates = [queue for queue in self._weights if queue in queues]
         for queue in candidates:

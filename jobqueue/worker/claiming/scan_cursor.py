@@ -1,4 +1,4 @@
-"""Where in each queue the next claim begins, so that it does not read finished entries again."""
+"""Where in each queue the next claim begins, so that it does not reread finished entries."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Position:
 
     key: Key | None = None  # of the last claimed job
     full_scan_took: float = 0.0  # seconds, the latest one
-    full_scan_at: float = 0.0  # claims begin at the key until then
+    full_scan_at: float = 0.0  # until then claims begin at the key
     wants_full_scan: bool = False  # a job may be ready before the key
 
 
 class Scan(NamedTuple):
     """Where one claim begins."""
 
-    after: Key | None  # None: at the very start, a full scan
+    after: Key | None  # None: at the queue's start, a full scan
     known: Key | None  # the position at that moment
 
 
@@ -53,12 +53,12 @@ class ScanCursor:
         """Return where the next claim begins."""
         position = self._positions.setdefault(queue, Position())
         if position.wants_full_scan or now >= position.full_scan_at:
-            position.wants_full_scan = False  # before the statement is sent, as with every wake
+            position.wants_full_scan = False  # before the statement is sent, as for every wake
             return Scan(None, position.key)
         return Scan(position.key, position.key)
 
     def record(self, queue: str, scan: Scan, rows: Sequence[Claim], now: float) -> None:
-        """Record a claim's answer. If another answer came meanwhile, the position stays within what
+        """Record a claim's answer. If another one came in between, the position stays within what
         both have seen: one of them may have been a full scan."""
         position = self._positions[queue]
         if rows:

@@ -1,1 +1,1 @@
-"""One attempt: the handler is called, watched, stopped where needed, and its end is seen."""
+"""One attempt: call the handler, watch it, stop it if needed, and conclude it."""

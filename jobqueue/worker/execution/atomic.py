@@ -31,22 +31,23 @@ log = get_logger()
 class Recorder:
     """Runs the finish statement inside the handler's own transaction, fenced by the token.
 
-    The commit is sent only after the statement's answer was read: when the lease is gone, the
-    handler's writes roll back with it.
+    The commit is sent only after the statement's answer was read: if the lease is gone, the
+    handler's writes roll back.
     """
 
     def __init__(self, worker: UUID, settings: Settings) -> None:
         self.worker, self.settings = worker, settings
 
     def run(self, inflight: InFlight, call: Callable[[], Any]) -> Any:
-        """In the handler's thread: the handler and the recording of its success, as one."""
+        """Runs in the handler's thread: the handler and the record of its success, in one
+        transaction."""
         database = self.settings.database
         try:
             connections[database].ensure_connection()
         except DatabaseError as error:
             raise NoConnection(str(error)) from error
         with transaction.atomic(using=database, durable=True):
-            # The first hook of the commit: what is raised after it is raised by other hooks.
+            # The first on_commit hook: an error after it comes from the handler's own hooks.
             transaction.on_commit(inflight.mark_committed, using=database)
             value = call()
             assert inflight.handler_thread is not None  # noqa: S101  # this code runs in it
@@ -74,12 +75,12 @@ class Recorder:
                 if written.refused or time.monotonic() > deadline:
                     raise LeaseLost
                 if inflight.stop_reason in (Stop.SHUTDOWN, Stop.LEASE):
-                    raise JobInterrupted  # nothing is lost but time, and there is none left
+                    raise JobInterrupted  # the job runs again; only the time is lost
                 time.sleep(BUSY_SECONDS)  # an operator's session holds the row
 
     def judge(self, inflight: InFlight, error: BaseException | None) -> Ended | None:
-        """What the recording makes of the handler's end; None when it never came to it, or when
-        the error is the handler's own."""
+        """What the recording makes of the handler's end; None if it was never reached, or if the
+        error is the handler's own."""
         if inflight.recording is None:
             return None
         if inflight.committed or error is None:
@@ -92,10 +93,10 @@ class Recorder:
         if inflight.stop_reason is not None and classify.unwound(error):
             return None
         if _is_conflict(error):
-            return None  # certainly rolled back, and the next time may end so too: it is counted
+            return None  # certainly rolled back, and it may happen again: counted
         if isinstance(error, OperationalError | InterfaceError) or is_transient(error):
-            # The commit's answer is unknown. Either it stands, and this is refused and found out,
-            # or it does not, and the handler runs again.
+            # The commit's answer is unknown. If it landed, this write is refused and the success is
+            # found in the history; if not, the handler runs again.
             return Ended(How.PUT, classify.interrupted(inflight))
         return None
 

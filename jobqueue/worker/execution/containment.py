@@ -21,18 +21,18 @@ current_inflight: ContextVar[InFlight | None] = ContextVar("jobqueue_current_hel
 class Steps(Coroutine[Any, Any, Any]):
     """A coroutine whose every step ends in the process in which it began.
 
-    A child that a handler forked comes back into the worker's code at the end of the step: it
-    owns none of the worker's sockets, and must not go on as a second worker.
+    A child that a handler forked returns to the worker's code at the end of the step: it owns
+    none of the worker's sockets, and must not carry on as a second worker.
     """
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner if hasattr(inner, "send") else inner.__await__()
         self.forks = forks()
-        self.closed = False  # from outside: nobody awaits it any more
+        self.closed = False  # from outside: nothing awaits it any more
         self.__name__ = getattr(inner, "__name__", type(inner).__name__)
         self.__qualname__ = getattr(inner, "__qualname__", self.__name__)
 
-    # What stacks and task representations read.
+    # Read by stacks and task representations.
     @property
     def cr_frame(self) -> Any:
         return getattr(self.inner, "cr_frame", None) or getattr(self.inner, "gi_frame", None)
@@ -138,7 +138,7 @@ log = get_logger()
 
 
 class LeftoverTasks:
-    """The owner of what a handler started and did not await."""
+    """The owner of tasks that a handler started and did not await."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -147,7 +147,7 @@ class LeftoverTasks:
         return len(self._tasks)
 
     def collect(self, inflight: InFlight) -> None:
-        """The handler has ended: nothing of it may go on, nor begin."""
+        """The handler has ended: none of its tasks may continue or begin."""
         left = inflight.release_children(self._cancel)
         for task in left:
             self._cancel(task)
@@ -166,7 +166,7 @@ class LeftoverTasks:
             log.error("leaked_task_failed", name=task.get_name(), exc_info=error)
 
     async def close(self) -> None:
-        """Wait a second for those that are still unwinding; the rest ends with the process."""
+        """Wait a second for those still unwinding; the rest end with the process."""
         if self._tasks:
             await asyncio.wait(set(self._tasks), timeout=COLLECT_SECONDS)
 
@@ -175,7 +175,7 @@ _forks_watched = False
 
 
 def watch_forks() -> None:
-    """Notice forks from now on. Only those of handlers concern us."""
+    """Count forks from now on. Only those by handlers matter."""
     global _forks_watched
     if not _forks_watched:
         os.register_at_fork(after_in_parent=_log_fork, after_in_child=_disinherit)

@@ -58,7 +58,9 @@ class Executor:
         self.completer, self.task_signals, self.history = completer, task_signals, history
         self.recorder = Recorder(worker, settings)
         self.leftover_tasks = LeftoverTasks()
-        self._default_options: dict[str, Options] = {}  # by task: for calls that override nothing
+        self._default_options: dict[
+            str, Options
+        ] = {}  # by task: for calls without options of their own
         self._context = copy_context()  # each attempt starts from this, not from another attempt
         self._context.run(enter_handler_threads, handler_threads)
         self._loop_calls = LoopCalls(self._context)
@@ -66,8 +68,8 @@ class Executor:
         watch_swallowed()
 
     def start(self, inflight: InFlight) -> None:
-        """Begin the attempt of a claim that has just been registered: its first step is made here
-        and now, which for a short handler is all of it."""
+        """Begin the attempt of a claim that has just been registered: its first step is made right
+        here, which for a short handler is the whole attempt."""
         asyncio.Task(
             self._attempt(inflight),
             loop=asyncio.get_running_loop(),
@@ -77,17 +79,17 @@ class Executor:
         inflight.mark_first_step_made(partial(self.stop, inflight, Stop.TIMEOUT))
 
     def _arm_timeout(self, inflight: InFlight, seconds: float | None) -> None:
-        """What runs from now on may take this long."""
+        """Limit what runs from now on to this many seconds."""
         deadline = None if seconds is None else asyncio.get_running_loop().time() + seconds
         inflight.set_deadline(deadline, partial(self.stop, inflight, Stop.TIMEOUT))
 
     def give_back(self, inflight: InFlight) -> None:
-        """Never started: back to its place in the queue."""
+        """Never started: return the job to its place in the queue."""
         self.registry.end(inflight)
         self.completer.put(inflight, classify.unstarted(inflight.claim))
 
     def stop(self, inflight: InFlight, why: Stop) -> None:
-        """Ask one handler to stop. One that cannot be asked must not keep others from hearing."""
+        """Ask one handler to stop. If that fails, the others must still be asked."""
         now = loop_time()
         try:
             inflight.request_stop(why, now, self.settings.cancel_seconds)
@@ -97,28 +99,28 @@ class Executor:
             )
 
     def release_with_hold(self, inflight: InFlight, hold: float) -> None:
-        """The handler has not ended and this process is about to: nobody may claim the job for
+        """The handler has not ended, and this process is about to: nobody may claim the job for
         `hold` seconds."""
         inflight.mark_released()
         self.completer.put(inflight, classify.interrupted(inflight, hold))
 
     async def _attempt(self, inflight: InFlight) -> None:
-        """Every attempt ends, also one that fails where no handler is to blame: a claim that
-        nobody ends would keep its slot and its lease."""
+        """Every attempt ends, even one that fails outside its handler: a claim that never ended
+        would keep its slot and its lease."""
         inflight.attach_task(
             asyncio.current_task()
         )  # here, since the first step is made in `start`
         try:
             await self._run(inflight)
         except (asyncio.CancelledError, GeneratorExit):
-            raise  # only the end of the loop ends an attempt outside its handler
+            raise  # only the loop's end cancels an attempt outside its handler
         except BaseException as error:
             log.exception("attempt_crashed", job=inflight.claim.id, task=inflight.claim.task)
             if not inflight.ended:
                 self._over(inflight, classify.broken(inflight, error, self.settings))
 
     async def _run(self, inflight: InFlight) -> None:
-        """Nothing is awaited between the handler's end and the hand-over of its outcome, so that no
+        """Nothing is awaited between the handler's end and the hand-over of its outcome, so no
         cancellation can come between them."""
         claim = inflight.claim
         if claim.fault:
@@ -163,9 +165,9 @@ class Executor:
         return options
 
     async def _import(self, inflight: InFlight) -> Task[..., Any]:
-        """In a handler thread: the import of a module may touch the database, or take long."""
+        """Import in a handler thread: a module may query the database or take long."""
         handler_thread = inflight.attach_thread(self.handler_threads.borrow())
-        # Nothing can end an import, but one that does not end is reported as such.
+        # Nothing can stop an import, but one that does not end is reported.
         self._arm_timeout(inflight, self.settings.timeout_seconds)
         found: Task[..., Any]
         try:
@@ -204,13 +206,15 @@ class Executor:
         return JobContext(task_result=result, control=inflight.control, number=number)
 
     def _note_progress(self, inflight: InFlight) -> None:
-        inflight.control.noted = False  # before it is read: what comes meanwhile is noted again
+        inflight.control.noted = (
+            False  # before it is read, so that what comes in between is noted again
+        )
         self.completer.note_progress(inflight)
 
     def _start_function(
         self, inflight: InFlight, call: Callable[[], Any], options: Options, judge: Judge
     ) -> None:
-        """Start a plain function; its end comes back to the loop by itself."""
+        """Start a plain function; `_function_ended` follows by itself."""
         loop = asyncio.get_running_loop()
         if options.atomic:
             call = partial(self.recorder.run, inflight, call)
@@ -223,7 +227,7 @@ class Executor:
     def _function_ended(
         self, loop: asyncio.AbstractEventLoop, inflight: InFlight, future: Future[Ended]
     ) -> None:
-        """In the handler's thread, after the handler, where nothing interrupts it."""
+        """Runs in the handler's thread after the handler, where nothing interrupts it."""
         try:
             self._loop_calls.put(loop, partial(self._conclude_function, inflight, future))
         except RuntimeError:
@@ -232,8 +236,8 @@ class Executor:
     def _to_loop(
         self, loop: asyncio.AbstractEventLoop, call: Callable[..., Any], *args: Any
     ) -> None:
-        """From any thread. The worker's own context goes along: a handler thread has none, and what
-        is logged about the outcome carries the worker's id."""
+        """Called from any thread. Passes the worker's context along, which a handler thread lacks,
+        so that log lines about the outcome carry the worker's id."""
         try:
             loop.call_soon_threadsafe(call, *args, context=self._context.copy())
         except RuntimeError:
@@ -242,7 +246,7 @@ class Executor:
     def _judge(
         self, inflight: InFlight, options: Options, value: Any, error: BaseException | None
     ) -> Ended:
-        """In any thread. Never raises, whatever the handler's value or error is."""
+        """Called in any thread. Never raises, whatever the handler's value or error is."""
         ended = self.recorder.judge(inflight, error) if options.atomic else None
         return ended or Ended(How.PUT, classify.of(inflight, value, error, options, self.settings))
 
@@ -259,7 +263,7 @@ class Executor:
             self._conclude(inflight, Ended(How.PUT, ending))
 
     def _conclude(self, inflight: InFlight, ended: Ended) -> None:
-        """The handler has really ended, and its thread's work too: hand over what follows."""
+        """The handler and its thread's work have really ended: hand over the outcome."""
         if (thread := inflight.detach_thread()) is not None:
             self.handler_threads.give_back(thread)
         match ended.how:
@@ -284,7 +288,7 @@ class Executor:
 
 
 def _resolve_in_thread(handler_thread: HandlerThread, path: str) -> Task[..., Any]:
-    """Whatever a module raises while it is imported, its task is not known here."""
+    """If a module raises anything while it is imported, its task is unknown here."""
     handler_thread.prepare()
     try:
         return tasks.resolve(path)

@@ -1,4 +1,4 @@
-"""Earlier attempts, read for those that are shown them: a handler with a context, a receiver."""
+"""Earlier attempts, read for a handler with a context or a signal receiver."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class History:
         self._turn = asyncio.Lock()
 
     async def of(self, claim: Claim) -> list[Past]:
-        """Return the ended attempts of this job, oldest first; none where they cannot be read:
-        the job runs without."""
+        """Return this job's ended attempts, oldest first; an empty list if they cannot be read,
+        and the job runs without them."""
         try:
             async with self._turn:
                 rows = await self.session.call(

@@ -1,6 +1,6 @@
 """How one handler runs: a coroutine on the loop, or a function in a thread of its own.
 
-Either way it ends as a value or an error, never as an exception that reaches the loop.
+Either way it ends as a value or an error; no exception reaches the loop.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ INTERRUPT: dict[Stop, type[BaseException]] = {
     Stop.SHUTDOWN: JobInterrupted,
     Stop.LEASE: JobInterrupted,
 }
-# How long a cancelled function has to check `is_cancelled` before it is interrupted.
+# How many seconds a cancelled function has to check `is_cancelled` before it is interrupted.
 GRACE_SECONDS = 0.5
 # How soon an interrupt that could not be raised is tried again.
 INTERRUPT_AGAIN_SECONDS = 0.01
-# How often the query that keeps an interrupt from landing is looked for, and cancelled.
+# How often to look for the query that delays an interrupt, and cancel it.
 QUERY_SECONDS = 0.25
 # From a handler's end, however it ended, to what is to be written. Never raises.
 Judge = Callable[[Any, BaseException | None], Ended]
 
 
 class OwnHandlerThread(Executor):
-    """Wherever a coroutine uses the ORM: its handler's thread, borrowed when it first does so."""
+    """The thread for a coroutine's ORM calls: borrowed when it first makes one."""
 
     def __init__(self, handler_threads: HandlerThreads) -> None:
         self._threads = handler_threads
@@ -57,8 +57,8 @@ class OwnHandlerThread(Executor):
 
 
 def enter_handler_threads(handler_threads: HandlerThreads) -> None:
-    """In the context from which all handlers start: entering it for each one takes longer than
-    anything else that the worker does for a job."""
+    """Entered once, in the context from which all handlers start: doing so for each handler would
+    take longer than anything else that the worker does for a job."""
     with contextlib.suppress(StopIteration):  # it awaits nothing
         ThreadSensitiveContext(executor=OwnHandlerThread(handler_threads)).__aenter__().send(None)  # type: ignore[no-untyped-call]
 
@@ -77,7 +77,7 @@ async def run_coroutine(
     call: Callable[[], Any],
     judge: Judge,
 ) -> Ended:
-    """Await an `async def` handler that has a thread of its own for the ORM."""
+    """Await an `async def` handler, which has a thread of its own for the ORM."""
     value: Any = None
     error: BaseException | None = None
     steps = None
@@ -85,15 +85,15 @@ async def run_coroutine(
         inflight.interrupt_by(lambda why, cleanup_seconds: _cancel(inflight, handler_threads))
         value = await (steps := Steps(call()))
     except BaseException as raised:
-        if steps is not None and steps.closed:  # the loop is gone, and this with it
+        if steps is not None and steps.closed:  # the loop has ended, and this task with it
             raise
         error = raised
     inflight.interrupt_by(None)
     leftover_tasks.collect(inflight)
     if error is None and inflight.handler_thread is None and _is_small(value):
         return judge(value, None)
-    # In its thread, where a big result or a slow message holds up no other handler; and after every
-    # call that the coroutine left running there: it has not ended before.
+    # In its thread, where a big result or a slow message delays no other handler; and after every
+    # call that the coroutine left running there, since it has not ended before.
     handler_thread = _handler_thread(inflight, handler_threads)
     judged = handler_thread.submit(_classify_in_thread, handler_thread, judge, value, error)
     del value, error  # held by this frame, an error would hold itself
@@ -124,7 +124,7 @@ async def _outlast(
     judged: Future[Any], handler_thread: HandlerThread, handler_threads: HandlerThreads
 ) -> None:
     """Wait for the thread through any number of cancels: they are for the handler, which has ended
-    as a value already. Queries that it left running are cancelled."""
+    already. Queries that it left running are cancelled."""
     waiting = asyncio.wrap_future(judged)
     while not waiting.done():
         if handler_thread.pending > 1 and (cancel := handler_thread.queries()):
@@ -145,7 +145,7 @@ def _cancel(inflight: InFlight, handler_threads: HandlerThreads) -> None:
         and inflight.handler_thread.pending
         and (cancel := inflight.handler_thread.queries())
     ):
-        # The coroutine goes on at once, but its query would keep its thread until it ends.
+        # The coroutine continues at once, but its query would keep the thread until it ends.
         handler_threads.apart(cancel)
 
 
@@ -199,8 +199,8 @@ class _Interrupter:
         )
 
     def stop(self, why: Stop, cleanup_seconds: float) -> None:
-        """On the loop. A cancel leaves the handler a moment to look; one that has looked is given
-        its whole time to clean up."""
+        """Called on the loop. A cancel gives the handler a moment to check `is_cancelled`; one that
+        has checked gets its full time to clean up."""
         if why is not Stop.CANCEL:
             self._raise(why)
             return
@@ -221,12 +221,12 @@ class _Interrupter:
             for task in self.inflight.children or ():
                 task.cancel()  # the thread waits for it in async_to_sync
             self._free_thread(landed)
-        else:  # not just now
+        else:  # not at this moment
             self.loop.call_later(INTERRUPT_AGAIN_SECONDS, self._raise, why)
 
     def _kind(self, why: Stop, landed: list[bool]) -> type[BaseException]:
-        """Return the exception's class, as one that reports when it is raised in its thread, and
-        comes again when it was dropped there."""
+        """Return a subclass of the exception that reports when it is raised in the thread, and is
+        sent again if the interpreter dropped it there."""
         kind = INTERRUPT[why]
 
         def raised(error: BaseException, *args: object) -> None:
@@ -243,8 +243,8 @@ class _Interrupter:
         return type(kind.__name__, (kind, Redelivered), words)
 
     def _free_thread(self, landed: list[bool]) -> None:
-        """An exception lands only when the thread's query has ended. Once it has landed, queries
-        belong to the handler's clean-up."""
+        """Cancel the thread's query, since an exception lands only after it. Once it has landed,
+        queries belong to the handler's clean-up."""
         if landed or not self.handler_thread.is_open:
             return
         if cancel := self.handler_thread.queries():
@@ -258,13 +258,13 @@ _watched = False
 
 
 class Redelivered:
-    """An interrupt's part of its class: what to do when the interpreter has dropped it."""
+    """Mixed into an interrupt's class: what to do when the interpreter has dropped it."""
 
     redeliver: Callable[[], None]
 
 
 def watch_swallowed() -> None:
-    """Have such interrupts sent again; everything else goes to the former hook."""
+    """Have dropped interrupts sent again; everything else goes to the former hook."""
     global _watched
     if _watched:
         return

@@ -10,8 +10,8 @@ from typing import Any
 
 
 class LoopCalls:
-    """Wakes the loop once for all calls that have come meanwhile: each wake is a system call, and
-    at each the threads contend for the interpreter."""
+    """Wakes the loop once for all calls that are waiting: each wake is a system call, at which the
+    threads contend for the interpreter."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -19,14 +19,14 @@ class LoopCalls:
         self._is_woken = False
 
     def put(self, loop: asyncio.AbstractEventLoop, call: Callable[[], Any]) -> None:
-        """From any thread. Raises RuntimeError when the loop is closed."""
-        self._calls.append(call)  # before the look: whoever empties it resets the flag before
+        """Called from any thread. Raises RuntimeError if the loop is closed."""
+        self._calls.append(call)  # before the check: `_run` resets the flag before it empties this
         if not self._is_woken:
             try:
                 self._is_woken = True
                 loop.call_soon_threadsafe(self._empty, loop)
             except BaseException:
-                self._is_woken = False  # or nobody would ever wake it again
+                self._is_woken = False  # or nothing would ever wake it again
                 raise
 
     def _empty(self, loop: asyncio.AbstractEventLoop) -> None:

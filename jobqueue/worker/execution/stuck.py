@@ -11,7 +11,7 @@ from jobqueue.worker.inflight import InFlight, InFlightJobs
 from jobqueue.worker.process import stacks
 
 REPORT_SECONDS = 60.0
-# Its slot and its keys stay taken meanwhile; a fresh process gives the capacity back.
+# Until then its slot stays taken; a fresh process restores the capacity.
 EXIT_SECONDS = 300.0
 log = get_logger()
 

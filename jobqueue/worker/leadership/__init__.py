@@ -1,1 +1,1 @@
-"""One worker leads: it is elected, does the housekeeping, and fires schedules."""
+"""One worker leads: it is elected, does the maintenance, and fires schedules."""

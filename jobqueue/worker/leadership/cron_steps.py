@@ -48,14 +48,14 @@ class CronSteps:
         self._muted: dict[int, float] = {}  # schedule -> when to try again
 
     def steps(self) -> list[Step]:
-        """As with jobs: a cheap check, and a step that acts when there is work."""
+        """As for jobs: a cheap check, and a step that acts when there is work."""
         return [
             Step("schedules", self.plan_next, interval=6.0),
             Step("tick", self.fire, limit=20),
         ]
 
     async def plan_next(self, limit: int) -> bool:
-        """Have the next tick fired when it is due."""
+        """Wake `fire` when the next tick is due."""
         now = loop_time()
         self._muted = {id: until for id, until in self._muted.items() if until > now}
         answer = await self.session.call(schedules.next_run, CALL_SECONDS, self._muted)
@@ -66,7 +66,7 @@ class CronSteps:
         return False
 
     async def fire(self, limit: int) -> bool:
-        """Enqueue what is due. A schedule that fails stops no other."""
+        """Enqueue what is due. A failing schedule does not stop the others."""
         ids = await self.session.call(schedules.due, CALL_SECONDS, limit, self._muted)
         transient: Exception | None = None
         queues: set[str] = set()
@@ -114,7 +114,7 @@ class CronSteps:
         queues, row = set(), drafted(schedule, self.settings)
         for at in ticks:
             tick = await schedules.tick(connection, s.id, at, self.actor)
-            if tick is not None:  # else another leader has fired it
+            if tick is not None:  # otherwise another leader has fired it
                 job = await schedules.insert_job(connection, row)
                 await schedules.link(connection, tick, job)
                 queues.add(row["queue"])
@@ -130,7 +130,7 @@ class CronSteps:
         return queues
 
     async def _failed(self, schedule: schedules.Due, error: Exception) -> None:
-        """Count a strike, but a task that this code does not have may come with the next deploy."""
+        """Count a strike, except for an unknown task, which may come with the next deploy."""
         text = clean(f"{type(error).__name__}: {error}", ERROR_LIMIT)
         if isinstance(error, UnknownTask) and schedule.next_run_at is not None:
             patience = timedelta(seconds=self.settings.unknown_task_seconds)

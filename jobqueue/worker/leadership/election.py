@@ -31,14 +31,14 @@ log = get_logger()
 
 
 class EndOfTermError(Exception):
-    """Why a term ended without an error in the code."""
+    """A term ended without a fault of the code; says why."""
 
 
 class Leader:
-    """Takes the role when it is free, does the maintenance, and resigns.
+    """Takes the lead when it is free, does the maintenance, and resigns.
 
     A follower keeps no connection and sends nothing but elections. `is_leading` compares with the
-    clock, so it is false once the lease is no longer safe, whatever runs or waits then.
+    clock, so it is false as soon as the lease is no longer safe.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Leader:
             ErrorPolicy(p, self.outage_log) for p in ("elect", "lead")
         )
         self._broken = False
-        self._failed_wins = 0  # in a row: elected, but without a working connection
+        self._failed_wins = 0  # times in a row that it was elected but could not connect
         self._election_due.set()  # the first election needs no hint
 
     @property
@@ -86,7 +86,7 @@ class Leader:
         return self._term if self.is_leading else None
 
     def on_vacant(self) -> None:
-        """A beat, or the leader that resigned, says that there is no leader."""
+        """A beat, or a resigning leader, reports that there is no leader."""
         self._note_leadership()
         if not self._stopping.is_set() and self._term is None:
             self._election_due.set()
@@ -97,12 +97,12 @@ class Leader:
 
     def _note_leadership(self) -> None:
         self._informed_at = loop_time()
-        if self._term is None:  # no call of this leader could notice that the database is back
+        if self._term is None:  # this leader makes no call that could notice the database is back
             for purpose in ("elect", "lead", "renew", "maintenance"):
                 self.outage_log.end(purpose)
 
     def on_scheduled(self, at: float) -> None:
-        """A job falls due then (epoch seconds of the database's clock)."""
+        """A job falls due at this moment (epoch seconds, the database's clock)."""
         if self.is_leading:
             self.job_steps.on_scheduled(at)
 
@@ -117,7 +117,7 @@ class Leader:
         self._work.renew()
 
     async def resign(self) -> None:
-        """Never lead again; return when the role is given back, or after the time for it."""
+        """Never lead again; return once the lead is given back, or the time for it is up."""
         self._stopping.set()
         self._election_due.set()
         with contextlib.suppress(TimeoutError):
@@ -138,7 +138,7 @@ class Leader:
             await self._work.close()
 
     async def _wait_for_vacancy(self) -> bool:
-        """Wait for a hint; without beats, for a while. False: the worker is stopping."""
+        """Wait for a hint, or for a while without beats. False if the worker is stopping."""
         while not self._election_due.is_set():
             seconds = ELECTION_SECONDS * random.uniform(0.9, 1.1)  # noqa: S311
             with contextlib.suppress(TimeoutError):
@@ -182,7 +182,7 @@ class Leader:
         self._election_due.set()
 
     async def _lead(self, term: int, trust_end: float) -> None:
-        """Lead while the lease is safe; then stop everything and give the role back."""
+        """Lead while the lease is safe; then stop everything and give the lead back."""
         if self._stopping.is_set():  # the election was in flight when the stop came
             await self._hand_back(term)
             return
@@ -200,7 +200,7 @@ class Leader:
             self._term = None
 
     async def _open(self, trust_end: float) -> bool:
-        """Connect for the maintenance: a leader that cannot work must not keep the role."""
+        """Connect for the maintenance: a leader that cannot work must not keep the lead."""
         backoff = Backoff()
         while not self._stopping.is_set():
             left = trust_end - loop_time()
@@ -253,7 +253,7 @@ class Leader:
             raise
         except Exception:
             self._term = None
-            self._broken = True  # the step has been tried often enough
+            self._broken = True  # the step has failed often enough
             raise
 
     async def _renew(self, term: int, scope: asyncio.Timeout) -> None:
@@ -273,7 +273,7 @@ class Leader:
                 self.outage_log.begin("renew", error)
                 wait = backoff.next_delay()
                 continue
-            if scope.expired():  # in this very moment: the term is ending
+            if scope.expired():  # at this moment the term is ending
                 return
             if not kept:
                 self._term = None
@@ -285,7 +285,7 @@ class Leader:
             wait = max(start + every - loop_time(), 0.0)
 
     async def _end_term(self, term: int, why: str, rest: float) -> None:
-        """Give the role back if it is still ours; the term fences off a newer leader's."""
+        """Give the lead back if it is still ours; the term protects a newer leader's."""
         given_back = await self._hand_back(term)
         if why == "stopping":
             self.log.info("leader_resigned", term=term, given_back=given_back)
@@ -294,11 +294,11 @@ class Leader:
         await self._stand_back(rest)
 
     async def _stand_back(self, seconds: float) -> None:
-        """Let others win: this worker has just failed at leading."""
+        """Let others win for a while: this worker has just failed as leader."""
         await self._pause(seconds * random.uniform(1, 2))  # noqa: S311
 
     async def _hand_back(self, term: int) -> bool:
-        """Resign, and notify the others once that has committed. Bounded; never raises."""
+        """Resign, and notify the others after the commit. Bounded; never raises."""
         call = self._session.call
         try:
             given_back = await call(leadership.resign, RESIGN_SECONDS, self.worker, term)

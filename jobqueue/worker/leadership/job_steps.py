@@ -1,4 +1,4 @@
-"""The leader's steps on jobs: find work, promote, reclaim, expire, prune; and old history."""
+"""The leader's steps on jobs: find work, promote, reclaim, expire, prune, forget old history."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class JobSteps:
         self.actor = f"leader {worker}"
         ages = ((state, settings.retention.get(state)) for state in sorted(FINAL))
         self.retention = {str(state): age for state, age in ages if age is not None}
-        self._last_event = 0  # where the pass through the events stands
+        self._last_event = 0  # how far the pass through the events has come
         self._aside = {name: RowsAside(name) for name in ("promote", "reclaim", "expire", "prune")}
         self._rules = RetryRules(settings)
         self._epoch: float | None = None  # the database's clock minus the loop's
@@ -67,12 +67,12 @@ class JobSteps:
         ]
 
     def begin_term(self) -> None:
-        """Rows that an earlier term set aside are tried again."""
+        """Try the rows again that an earlier term set aside."""
         for aside in self._aside.values():
             aside.forget()
 
     def close(self) -> None:
-        """This worker no longer leads."""
+        """Close what is used only while leading."""
         self._rules.close()
 
     def on_scheduled(self, at: float) -> None:
@@ -82,7 +82,7 @@ class JobSteps:
         self.wake("promote", now if self._epoch is None else max(at - self._epoch, now))
 
     async def find_work(self, limit: int) -> bool:
-        """See which steps have work."""
+        """Find out which steps have work."""
         unknown = self.settings.unknown_task_seconds
         answer = await self.session.call(due_work.find, CALL_SECONDS, unknown, self.retention)
         now = loop_time()
@@ -110,7 +110,7 @@ class JobSteps:
         """Claims of dead and silent workers end as LOST."""
         aside = self._aside["reclaim"]
         rows = await self._batch(reclaims.lapsed, limit, aside.ids())
-        # Outside of any transaction: a rule of the project's may take its time.
+        # Outside of any transaction: a project's backoff rule may be slow.
         verdicts = await self._rules.verdicts(rows)
 
         async def given(connection: AsyncConnection[Any]) -> list[reclaims.Verdict]:
@@ -174,23 +174,24 @@ class JobSteps:
         return picked, gone
 
     async def write_minute(self, limit: int) -> bool:
-        """The figures of the last full minute, for the charts."""
+        """Write the figures of the last full minute, for the charts."""
         return bool(await self._batch(minute_stats.write))
 
     async def forget_workers(self, limit: int) -> bool:
-        """Rows of workers that were last seen a week ago."""
+        """Delete rows of workers last seen a week ago."""
         gone = await self._batch(
             history_pruning.forget_workers, self.worker, WORKERS_KEPT_SECONDS, limit
         )
         return bool(gone == limit)
 
     async def forget_ticks(self, limit: int) -> bool:
-        """Ticks older than a week."""
+        """Delete ticks older than a week."""
         gone = await self._batch(history_pruning.forget_ticks, TICKS_KEPT_SECONDS, limit)
         return bool(gone == limit)
 
     async def forget_events(self, limit: int) -> bool:
-        """One pass through the trail: notes on jobs that are gone, acts past their retention."""
+        """Continue the pass through the events: delete notes on jobs that are gone, and acts past
+        their retention."""
         age = self.settings.retention["ACTS"]
         last = await self._batch(history_pruning.forget_events, self._last_event, age, limit)
         self._last_event = last or 0

@@ -1,4 +1,4 @@
-"""Whether any worker leads, as the heartbeats see it; every worker logs it once."""
+"""Whether any worker leads, as seen by the heartbeats; every worker logs it once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 
 from jobqueue.logs import get_logger
 
-# Longer than any change of leaders takes, with any settings.
+# Longer than any change of leader takes, with any settings.
 MISSING_LEASES = 4
 log = get_logger()
 
@@ -21,7 +21,7 @@ class LeaderWatch:
         self._is_logged = False
 
     def observe(self, *, vacant: bool) -> None:
-        """Take what a beat has found."""
+        """Take in what a beat found."""
         now = time.monotonic()
         if not vacant:
             if self._is_logged:

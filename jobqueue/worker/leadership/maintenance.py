@@ -18,7 +18,7 @@ from jobqueue.store.error_classes import is_transient
 from jobqueue.worker.outages import OutageLog
 
 UNEXPECTED_IN_A_ROW = 5
-# A step that is requested again and again still leaves room for the others.
+# A step that is requested continually must leave room for the others.
 PAUSE_SECONDS = 0.02
 TIMEOUTS_UNTIL_SMALLER, TIMEOUT_WINDOW_SECONDS = 3, 600.0
 log = get_logger()
@@ -31,7 +31,8 @@ class StuckError(Exception):
 @dataclass(slots=True)
 class Step:
     """One row of the table. `run` does one batch of at most `limit` rows and says whether there is
-    more. Without an interval (seconds) it runs only when another step or a notification asks."""
+    more. Without an interval (seconds) it runs only when another step or a notification asks for
+    it."""
 
     name: str
     run: Callable[[int], Awaitable[bool]]
@@ -61,11 +62,11 @@ class Maintenance:
         self._failing_since: float | None = None  # no step has succeeded since
 
     def add(self, *steps: Step) -> None:
-        """Put further steps into the table."""
+        """Add steps to the table."""
         self.steps |= {step.name: step for step in steps}
 
     def wake(self, name: str, moment: float) -> None:
-        """Have a step run at this moment of the loop's clock."""
+        """Run a step at this moment of the loop's clock."""
         self.steps[name].wake(moment)
         self._woken.set()
 
@@ -120,7 +121,7 @@ class Maintenance:
         failures = step.transient_backoff.failures + 1
         if not _is_from_this_statement(error):
             self.outage_log.begin("maintenance", error)
-        elif failures & (failures - 1) == 0:  # a long trouble logs few lines
+        elif failures & (failures - 1) == 0:  # a lasting problem logs few lines
             log.warning("maintenance_failed", step=step.name, error=repr(error), failures=failures)
         if isinstance(error, QueryCanceled):
             self._shrink(step, now)

@@ -1,7 +1,7 @@
-"""How long a lost job waits: by its task's own rule, which is a project's code.
+"""How long a lost job waits: by its task's own rule, which is the project's code.
 
-It runs in a thread as handlers do, with healthy connections, and bounded: never on the leader's
-loop, and never inside a transaction of its (guarantee 10).
+The rule runs in a thread, as handlers do, with healthy connections and a bound: never on the
+leader's loop, never inside its transaction (guarantee 10).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from jobqueue.logs import get_logger
 from jobqueue.store.reclaims import Lapsed, Verdict
 from jobqueue.worker.threads.handler_thread import HandlerThread
 
-RULE_SECONDS = 1.0  # for one rule; the default beyond
-BATCH_SECONDS = 2.0  # what is not asked by then waits for the next batch
+RULE_SECONDS = 1.0  # for one rule; after that the default applies
+BATCH_SECONDS = 2.0  # rules not asked by then wait for the next batch
 log = get_logger()
 
 
 class RetryRules:
-    """Asks the rules one after the other."""
+    """Asks the rules in turn."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -50,7 +50,7 @@ class RetryRules:
         done, _ = await asyncio.wait({asked}, timeout=RULE_SECONDS)
         if done and (error := asked.exception()) is None:
             return float(asked.result())
-        if not done:  # the thread is left to its call, and another one asks the next rule
+        if not done:  # the thread is abandoned to its call; another one asks the next rule
             error = TimeoutError(f"no answer within {RULE_SECONDS:g} s")
             self.close()
         log.warning("backoff_failed", job=row.id, task=row.task, exc_info=error)
@@ -70,7 +70,7 @@ class RetryRules:
         return tasks.retry_delay(None, row.failures + 1, self.settings)
 
     def close(self) -> None:
-        """Let the thread end after its last call."""
+        """End the thread after its last call."""
         if self._thread is not None:
             self._thread.close()
             self._thread = None

@@ -1,4 +1,4 @@
-"""Batches of rows in one transaction; row by row where one of them breaks it.
+"""Batches of rows in one transaction; row by row if one of them fails it.
 
 One bad row is set aside for a minute and named; the others go on (guarantee 10).
 """
@@ -25,7 +25,7 @@ type Pick[T] = Callable[[AsyncConnection[Any]], Awaitable[list[T]]]
 
 
 class HasId(Protocol):
-    """A row that an act is about."""
+    """A row to act on."""
 
     @property
     def id(self) -> int: ...
@@ -49,7 +49,7 @@ class RowsAside:
         return list(self._until)
 
     def add(self, job: int, error: BaseException) -> None:
-        """Leave this job out from now on, and say so."""
+        """Leave this job out for a while, and log it."""
         self._until[job] = loop_time() + ASIDE_SECONDS
         log.error("row_set_aside", step=self.step, job=job, error=repr(error))
 
@@ -109,8 +109,8 @@ async def promote(call: Call, aside: RowsAside, limit: int) -> list[str]:
 
 
 def concerns_row(error: Exception) -> bool:
-    """Whether the error may come from one row: the database's refusal, or what Python makes of
-    its values. Weather and missing rights concern all rows."""
+    """Whether one row may have caused the error: the database refuses it, or Python cannot handle
+    its values. Transient errors and missing rights concern all rows."""
     if isinstance(error, psycopg.Error):
         return (error.sqlstate is not None or isinstance(error, psycopg.DataError)) and not (
             is_transient(error) or is_refused(error)

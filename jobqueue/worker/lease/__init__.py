@@ -1,1 +1,1 @@
-"""Leases are renewed in time, and handlers are stopped while theirs still hold."""
+"""Renews leases in time, and stops handlers while their leases still hold."""

@@ -1,4 +1,4 @@
-"""The heartbeat: renews every lease, learns of cancels and lost leases, shows this worker alive."""
+"""The heartbeat: renews every lease, learns of cancels and losses, reports this worker alive."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from jobqueue.worker.process.liveness import DeadWorkerDetector
 
 # The least time between two beats, however many cancels are requested.
 LEAST_SECONDS = 0.03
-# A row that another session has locked past its lease is renewed as soon as the lock goes, or the
-# leader might reclaim it first.
+# A row that another session locked past its lease is renewed as soon as the lock is released, or
+# the leader might reclaim it first.
 BUSY_SECONDS = 0.1
 NOTES_KEPT = 100
 log = get_logger()
 
 
 class Heartbeat:
-    """One statement a beat, within one budget; a failed beat is repeated after a quarter."""
+    """One statement per beat, within one budget; a failed one is repeated after a quarter."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Heartbeat:
         self.overdue = True  # scheduled jobs are due that no leader has promoted
         self._silent = False
         self._refused: set[UUID] = set()  # tokens whose rows cannot be renewed
-        self._busy_since: dict[UUID, float] = {}  # when their leases were last good
+        self._busy_since: dict[UUID, float] = {}  # when their leases were last renewed
         self._hint = asyncio.Event()
 
     def request_beat(self) -> None:
@@ -82,14 +82,14 @@ class Heartbeat:
         self._hint.set()
 
     async def run(self) -> None:
-        """The service; goes on through the whole shutdown, until it is cancelled."""
+        """The service: runs through the whole shutdown, until it is cancelled."""
         loop, every = asyncio.get_running_loop(), self.settings.heartbeat_seconds
         while True:
             start = loop.time()
             self._hint.clear()
             wait = every / 4
             try:
-                self.on_beat()  # not only after a good one: it shows the loop alive
+                self.on_beat()  # not only after a good beat: it shows that the loop is alive
                 await self.beat()
                 await self._after_beat(start + every)
             except Exception as error:
@@ -173,7 +173,7 @@ class Heartbeat:
         return kept, answer
 
     async def _send_proof(self, end: float) -> None:
-        """What the listener must hear, or it takes its connection for dead."""
+        """Send what the listener must receive, or it will consider its connection dead."""
         if self.listener is None or not (proof := self.listener.next_proof()):
             return
         seconds = max(end - loop_time(), 0.0)
@@ -196,7 +196,7 @@ class Heartbeat:
             await self.dead_workers.detect(next_beat - loop_time())
 
     def _must_hurry(self, now: float) -> bool:
-        """Whether the lease of a locked row is nearly over, or has lapsed."""
+        """Whether the lease of a locked row is nearly over or has lapsed."""
         near = self.settings.lease_seconds - 2 * self.settings.heartbeat_seconds
         return any(now - since > near for since in self._busy_since.values())
 
@@ -230,8 +230,8 @@ class Heartbeat:
             self.leader.on_vacant() if answer.leader_vacant else self.leader.on_occupied()
 
     def _lost(self, inflight: InFlight) -> None:
-        """No row bears the token any more. An outcome that is just being written looks the same,
-        so only a handler that still runs is stopped."""
+        """No row has this token any more. An outcome being written looks the same, so only a
+        handler that is still running is stopped."""
         if inflight.ended or inflight.released or inflight.recording is not None:
             return
         inflight.mark_lost()

@@ -1,4 +1,4 @@
-"""Stops handlers while their leases still hold; only the clock decides."""
+"""Stops handlers while their leases still hold. Only the clock decides."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class LeaseGuard:
             await asyncio.sleep(max(min(due - now, self.check_seconds), 0.005))
 
     def check(self) -> float | None:
-        """Stop what must be stopped. Returns when to check again; None when the process exits."""
+        """Stop handlers in time. Returns when to check again; None if the process exits."""
         now = loop_time()
         due = now + self.stop_seconds
         for inflight in self.registry:
@@ -50,7 +50,7 @@ class LeaseGuard:
             end = inflight.trusted_from + self.end_seconds
             if stop <= now:
                 self._request_stop(inflight)
-                # After a freeze the end has already passed: the handler gets its time first.
+                # After a freeze the end has passed: the handler still gets time to clean up.
                 end = max(end, inflight.stop_requested_at + self.cancel_seconds)
             if end <= now:
                 self.exit_now(f"job {inflight.claim.id} outlives the trust in its lease")

@@ -1,1 +1,1 @@
-"""NOTIFY as this worker hears it, and who reacts to what."""
+"""Receiving NOTIFY, and who reacts to what."""

@@ -35,17 +35,17 @@ class Dispatcher:
         self.on_vacant, self.on_died = on_vacant, on_died
 
     def check_everything(self) -> None:
-        """Notifications may have been missed: ask the database for all that they announce."""
+        """Notifications may have been missed: check everything that they announce."""
         self.on_ready(None, None)
         self.on_vacant()
         self.on_cancel()
 
     def poll(self) -> None:
-        """Notifications have stopped: whoever waits for one must poll from here on."""
+        """Notifications have stopped: whoever waits for one must poll from now on."""
         self.on_ready(None, None)
 
     def dispatch(self, payload: str) -> None:
-        """Act on one notification. Anybody may send anything, so nothing is raised for it."""
+        """Act on one notification. Anyone may send anything, so this never raises."""
         if message := parse(payload):
             self._dispatch(message)
 

@@ -51,7 +51,7 @@ class Listener:
         self._listening = False
         self._proof, self._sent_at = "", 0.0
         self._missing = 0
-        self._dropped = ""  # why this listener has cut the connection
+        self._dropped = ""  # why this listener cut the connection
         self._silence = Backoff(1.0, 30.0)
 
     @property
@@ -60,7 +60,7 @@ class Listener:
 
     async def _listen(self, connection: AsyncConnection[Any]) -> None:
         await connection.execute(NO_IDLE_TIMEOUT)
-        # For what arrives during these statements; later `_read` takes it.
+        # For what arrives during these statements; later `_read` does it.
         connection.add_notify_handler(
             lambda note: self._on_notification(note.channel, note.payload)
         )
@@ -74,7 +74,7 @@ class Listener:
         now = loop_time()
         if self._proof:
             if now - self._sent_at < PROOF_SECONDS:
-                return ""  # beats can follow each other closely: the proof may be on its way
+                return ""  # beats can follow each other closely; the proof may still be on its way
             self._missing += 1
             if self._missing >= MISSING_PROOFS:
                 if not self._silence.failures:
@@ -85,7 +85,7 @@ class Listener:
         return self._proof
 
     def reconnect(self) -> None:
-        """Open a fresh connection, and check for what was missed meanwhile."""
+        """Open a fresh connection, and check what was missed."""
         self._drop("polling: reconnecting")
 
     def _drop(self, why: str) -> None:
@@ -127,15 +127,15 @@ class Listener:
         await self._read(connection.pgconn)
 
     async def _read(self, driver: PGconn) -> None:
-        """Straight from the driver, until the connection ends: psycopg's own way to wait wakes ten
-        times a second, which would be most of what an idle worker does."""
+        """Read straight from the driver until the connection ends: psycopg's own wait
+        wakes ten times a second, which would be most of what an idle worker does."""
         loop, readable, descriptor = asyncio.get_running_loop(), asyncio.Event(), driver.socket
         loop.add_reader(descriptor, readable.set)
         readable.set()  # something may have come with an answer
         try:
             while True:
                 await readable.wait()
-                readable.clear()  # before reading: what comes meanwhile sets it again
+                readable.clear()  # before reading: what arrives next sets it again
                 driver.consume_input()
                 while note := driver.notifies():
                     self._on_notification(

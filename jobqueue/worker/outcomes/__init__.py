@@ -1,1 +1,1 @@
-"""What an attempt's end means, and how it reaches the database."""
+"""What the end of an attempt means, and how it reaches the database."""

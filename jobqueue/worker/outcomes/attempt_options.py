@@ -1,4 +1,4 @@
-"""What holds for one attempt, and how it has ended."""
+"""The options of one attempt, and how it ended."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from jobqueue.tasks import options_of
 
 
 class How(Enum):
-    """Who writes an ending."""
+    """Who writes an outcome."""
 
-    PUT = "put"  # the finisher, from now on
-    RECORDED = "recorded"  # the handler's own transaction has
-    REFUSED = "refused"  # nobody: the fence held, only the trace is left
+    PUT = "put"  # the completer
+    RECORDED = "recorded"  # the handler's own transaction wrote it
+    REFUSED = "refused"  # nobody: the token was refused; only the history is written
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A handler has really ended, and this is to be written."""
+    """A handler has really ended, and this is its outcome."""
 
     how: How
     ending: Ending
@@ -32,7 +32,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What holds for one attempt: the call's option, else the task's, else the setting's."""
+    """The options of one attempt: each is the call's, else the task's, else the setting's."""
 
     timeout: float | None
     backoff: backoff.Backoff | str | None

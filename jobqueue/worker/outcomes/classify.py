@@ -1,4 +1,4 @@
-"""From how a handler ended to what is written: outcome first, storage second."""
+"""From how a handler ended to what is written: first the outcome, then how to store it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class NoConnection(Exception):
 def of(
     inflight: InFlight, value: Any, error: BaseException | None, chosen: Options, settings: Settings
 ) -> Ending:
-    """Return what a handler's end means, whatever its value or error does when looked at."""
+    """Return what a handler's end means, whatever its value or error does when inspected."""
     try:
         if error is None:
             return returned(inflight, value, settings)
@@ -82,7 +82,7 @@ def returned(inflight: InFlight, value: Any, settings: Settings) -> Ending:
 
 
 def _bad_result(inflight: InFlight, error: NotJSON) -> Ending:
-    # A second run would give the same result: no retry.
+    # Another run would give the same result: no retry.
     return _failed(inflight, error, final=True, reason=Reason.BAD_RESULT)
 
 
@@ -153,19 +153,19 @@ def _timed_out(
 
 
 def interrupted(inflight: InFlight, hold: float | None = None) -> Ending:
-    """A shutdown took the attempt: nothing is counted. With a hold (seconds) when the handler has
+    """A shutdown ended the attempt: nothing is counted. With a hold (seconds) if the handler has
     not ended: nobody may claim the job before this process is certainly gone."""
     reason = Reason.INTERRUPTED if hold is None else Reason.HELD
     return _ending(inflight, Outcome.INTERRUPTED, reason=reason, hold=hold)
 
 
 def unstarted(claim: Claim) -> Ending:
-    """The handler never began: back to its place, as if never claimed."""
+    """The handler never began: return the job to its place, as if never claimed."""
     return Ending(id=claim.id, token=claim.token, outcome=None)
 
 
 def no_connection(claim: Claim, error: BaseException) -> Ending:
-    """The database had no connection for the handler, which has not begun: nobody's failure."""
+    """The handler could not get a database connection and did not begin: not a failure."""
     return Ending(
         id=claim.id,
         token=claim.token,
@@ -190,7 +190,7 @@ def parked(claim: Claim, why: str) -> Ending:
 
 
 def invalid_arguments(inflight: InFlight, error: TypeError) -> Ending:
-    """The stored arguments do not fit the function any more: only new code or a retry helps."""
+    """The stored arguments do not fit the function: only new code or a retry by hand helps."""
     claim = inflight.claim
     message = (
         f"The stored arguments do not fit {claim.task}: {error}. "
@@ -200,7 +200,7 @@ def invalid_arguments(inflight: InFlight, error: TypeError) -> Ending:
 
 
 def unreadable(inflight: InFlight) -> Ending:
-    """What is stored is JSON for the database and not for Python: no attempt can begin."""
+    """The arguments or options are JSON for the database but not for Python: nothing can begin."""
     message = f"The stored arguments or options cannot be read: {inflight.claim.fault}."
     return _failed(inflight, ValueError(message), final=True, reason=Reason.INVALID_ARGUMENTS)
 
@@ -215,7 +215,7 @@ def cannot_be_atomic(inflight: InFlight) -> Ending:
 
 
 def broken(inflight: InFlight, error: BaseException, settings: Settings) -> Ending:
-    """The worker itself failed around the handler: a failure like any other, so that it ends."""
+    """The worker itself failed around the handler: counted as a failure, so that it ends."""
     return _failed(
         inflight,
         error,
@@ -282,5 +282,5 @@ def _failed(
 
 
 def unwound(error: BaseException) -> bool:
-    """Whether the interrupt brought this about: itself, or an error raised while it unwound."""
+    """Whether the interrupt caused this error: the interrupt itself, or one while unwinding."""
     return any(isinstance(each, INTERRUPTS) for each in error_text.related(error))

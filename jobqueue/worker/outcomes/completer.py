@@ -1,4 +1,4 @@
-"""Writes how attempts ended, in groups, by a task that nobody cancels."""
+"""Writes the outcomes of attempts in batches, in a task that nobody cancels."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ log = get_logger()
 
 
 class Completer:
-    """The one writer of outcomes but for atomic handlers, who use the same statement.
+    """The one writer of outcomes, except for atomic handlers, which use the same statement.
 
-    Outcomes are handed over synchronously; all that wait are written in one statement, at once
+    Outcomes are handed over synchronously. All that wait are written in one statement: at once
     when idle, in growing batches under load.
     """
 
@@ -53,11 +53,13 @@ class Completer:
         this many seconds."""
         self.session, self.worker, self.registry = session, worker, registry
         self.outcome_events, self.error_policy = outcome_events, error_policy
-        self.trust_seconds = trust_seconds  # from a renewal's sending to the end of its trust
+        self.trust_seconds = (
+            trust_seconds  # seconds from a renewal's sending until it no longer counts
+        )
         self.pending = PendingOutcomes()
         self._refused: list[Waiting] = []  # whose late outcome is still to be recorded
         self._progress = Progress(session)
-        self._ready: set[str] = set()  # queues that other workers are to be notified of
+        self._ready: set[str] = set()  # queues to notify other workers of
         self._unlogged: list[tuple[InFlight, Ending, str]] = []  # written, but not logged yet
         self._wake = asyncio.Event()
         self._closed = asyncio.Event()
@@ -74,18 +76,17 @@ class Completer:
             self._wake.set()
 
     def apply_answers(self, batch: Sequence[Waiting], answers: Sequence[Written]) -> None:
-        """The statement that was sent for this batch has been answered; what it has no answer for
-        is to be written again."""
+        """The statement sent for this batch was answered; what has no answer is written again."""
         for waiting in batch:
             waiting.is_sent = False
         for answer in answers:
-            if answered := self.pending.get(answer.token):  # not given up meanwhile
+            if answered := self.pending.get(answer.token):  # not given up in between
                 self._apply_answer(answered, answer)
         if len(self) or self._closed.is_set():
             self._wake.set()
 
     def mark_unsent(self, batch: Sequence[Waiting]) -> None:
-        """It was not sent, or failed, or nobody knows: to be written again."""
+        """The statement was not sent, failed, or is in doubt: write these again."""
         for waiting in batch:
             waiting.is_sent = False
         self._wake.set()
@@ -96,7 +97,7 @@ class Completer:
         self._conclude(inflight, ending, state)
 
     def refuse(self, inflight: InFlight, ending: Ending) -> None:
-        """An atomic handler met the fence: its writes are rolled back, only the trace is left."""
+        """An atomic handler's token was refused: its writes rolled back; the history remains."""
         self._refused.append(Waiting(inflight, ending))
         self._wake.set()
 
@@ -117,7 +118,7 @@ class Completer:
         self._wake.set()
 
     async def run(self) -> None:
-        """The service: one pass after the other until closed and empty."""
+        """The service: pass after pass, until closed and empty."""
         try:
             while len(self) or self._ready or not self._closed.is_set():
                 await self._sleep()
@@ -132,7 +133,7 @@ class Completer:
             self._log_written()
 
     async def _sleep(self) -> None:
-        """Until there is something to write; a set wake is looked at before, never after."""
+        """Sleep until there is something to write; the wake is checked before, never after."""
         moment = -inf if self._refused or self._ready else self.pending.next
         if self._progress:
             moment = min(moment, self._progress.due)
@@ -143,8 +144,8 @@ class Completer:
         self._wake.clear()
 
     async def _pause(self, seconds: float) -> None:
-        """After a failure. What arrives meanwhile waits too; only the close cuts this short, since
-        then there is little time left. A lease that could not be renewed meanwhile is given up."""
+        """Pause after a failure. New outcomes wait too; only the close cuts this short, since there
+        is little time then. An outcome whose lease could not be renewed in time is given up."""
         if self._closed.is_set():
             await asyncio.sleep(min(seconds, HURRY_SECONDS))
         else:
@@ -153,7 +154,7 @@ class Completer:
                     await self._closed.wait()
         self._drop_untrusted()
         if not len(self) and not self._ready:
-            self.error_policy.succeeded()  # there is nothing left to fail with
+            self.error_policy.succeeded()  # a failure now has no one to report to
 
     async def _pass(self) -> None:
         if batch := self.pending.batch():
@@ -189,7 +190,7 @@ class Completer:
             self._refused.append(waiting)
 
     async def _write_apart(self, batch: Sequence[Waiting], error: Exception) -> None:
-        """The database refuses some outcome's data: it must not sink its neighbours."""
+        """The database refuses some outcome's data: write each by itself, so the others pass."""
         if len(batch) > 1:
             for waiting in batch:
                 if self.pending.get(waiting.inflight.token):
@@ -204,8 +205,8 @@ class Completer:
             self.registry.record_fate(waiting.inflight, Fate.UNRECORDED)
 
     async def _record_refused(self) -> None:
-        """No row bears these tokens. Either an earlier copy of the statement landed, or the claim
-        was taken away; the history knows."""
+        """No row has these tokens: an earlier copy of the statement landed, or the claim was lost.
+        The history shows which."""
         batch = list(self._refused)
         sent = [waiting.ending for waiting in batch]
         history = await self.session.call(finish.late, WRITE_SECONDS, sent)
@@ -224,7 +225,7 @@ class Completer:
                 self.registry.record_fate(waiting.inflight, Fate.UNRECORDED)
 
     async def _notify_ready(self) -> None:
-        """A hint: where it fails, the other workers' polls find the jobs."""
+        """Send the hint. If it fails, the other workers' polls find the jobs."""
         queues = sorted(self._ready)
         self._ready.clear()
         await send_hint(self.session, WRITE_SECONDS, notifications.ready(queues))
@@ -244,18 +245,18 @@ class Completer:
             loop.call_soon(loop.call_soon, self._log_written)
 
     def _log_written(self) -> None:
-        """Log lines and signals: while the server is busy with the next claim."""
+        """Log and signal while the server is busy with the next claim."""
         unlogged, self._unlogged = self._unlogged, []
         with logs.together():
             for inflight, ending, state in unlogged:
                 try:
                     self.outcome_events.written(inflight, ending, state)
-                except Exception:  # a project's logging: it must not silence the others
+                except Exception:  # the project's logging failed: the others must still be logged
                     with contextlib.suppress(Exception):
                         log.exception("outcome_log_failed", job=inflight.claim.id)
 
     def _drop_untrusted(self) -> None:
-        """A lease that was not renewed in time lapses by itself; the leader records the loss."""
+        """Drop outcomes whose lease was not renewed in time; the leader records the loss."""
         horizon = loop_time() - self.trust_seconds
         for waiting in [*self.pending, *self._refused]:
             if waiting.inflight.trusted_from < horizon:
@@ -270,7 +271,7 @@ class Completer:
         self.registry.record_fate(waiting.inflight, Fate.UNRECORDED)
 
     def give_up_all(self) -> list[int]:
-        """The shutdown's time is over: leave what is unwritten to the leases; return the jobs."""
+        """The shutdown's time is up: leave unwritten outcomes to their leases; return the jobs."""
         left = [*self.pending, *self._refused]
         for waiting in left:
             self.give_up(waiting)

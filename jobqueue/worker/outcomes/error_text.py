@@ -1,4 +1,4 @@
-"""A handler's error as bounded text, whatever its class does when it is looked at."""
+"""A handler's error as bounded text, whatever its class does when inspected."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def path_of(error: BaseException) -> str:
 
 
 def message_of(error: BaseException) -> str:
-    """Return an exception's text, bounded; also of one that cannot be printed."""
+    """Return an exception's text, bounded, even if it cannot be printed."""
     try:
         return clean(str(error), MESSAGE_LIMIT)
     except BaseException as broken:
@@ -57,7 +57,7 @@ def traceback_of(error: BaseException) -> str:
 
 
 def _shortened(error: BaseException) -> BaseException:
-    """Cut a chain of thousands, which would take seconds to render, behind its newest errors."""
+    """Cut a chain of thousands, which would take seconds to render, after its newest errors."""
     last = error
     for _ in range(CHAIN_LIMIT):
         following = last.__cause__ or last.__context__
@@ -69,7 +69,7 @@ def _shortened(error: BaseException) -> BaseException:
 
 
 def _without_own_frames(trace: TracebackType | None) -> TracebackType | None:
-    """The worker's own frames above the handler's say nothing to its author."""
+    """Leave out the worker's own frames above the handler's."""
     inner = trace
     while inner is not None and inner.tb_frame.f_code.co_filename.startswith(_OWN_FOLDER):
         inner = inner.tb_next
@@ -92,8 +92,8 @@ def related(error: BaseException) -> Iterator[BaseException]:
 
 
 def forget(error: BaseException) -> None:
-    """Let go of the local variables in the frames of an error that nobody will look at again: a
-    cycle through them would keep a handler's data until the garbage collector comes by."""
+    """Clear the local variables in the frames of an error that nobody will read again: a cycle
+    through them would keep a handler's data until the next garbage collection."""
     for each in related(error):
         traceback.clear_frames(each.__traceback__)
         each.__traceback__ = None

@@ -1,4 +1,4 @@
-"""What is said of an outcome once its fate is known: one log line, and Django's signal."""
+"""What follows an outcome once its fate is known: one log line and Django's signal."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ log = get_logger()
 
 
 class OutcomeEvents:
-    """Renders outcomes as events with stable names; arguments and results are never among them."""
+    """Logs outcomes as events with stable names; never arguments or results."""
 
     def __init__(self, task_signals: TaskSignals) -> None:
         self.task_signals = task_signals
 
     def written(self, inflight: InFlight, ending: Ending, state: str) -> None:
-        """The row and its history say so now."""
+        """The outcome is in the row and its history."""
         claim = inflight.claim
         facts = {"job": claim.id, "task": claim.task, "queue": claim.queue}
         if ending.outcome is None:
@@ -51,7 +51,7 @@ class OutcomeEvents:
                 log.warning("job_retry_scheduled", **facts, delay_seconds=delay, error=error)
 
     def refused(self, inflight: InFlight, ending: Ending, stands: str | None) -> None:
-        """The fence held: the claim was no longer ours and nothing was changed."""
+        """The token was refused: the claim was no longer ours and nothing was changed."""
         claim = inflight.claim
         facts = {
             "job": claim.id,
@@ -60,7 +60,7 @@ class OutcomeEvents:
             "wanted": ending.outcome,
             "recorded": stands,
         }
-        if inflight.lost:  # the heartbeat has logged the loss already: one warning per loss
+        if inflight.lost:  # the heartbeat has already logged the loss: one warning per loss
             log.info("outcome_came_late", **facts)
         else:
             log.warning("lease_lost", **facts)

@@ -1,4 +1,4 @@
-"""Outcomes that are not written yet, and which of them go next."""
+"""Outcomes that are not written yet, and which of them are next."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Waiting:
     ending: Ending
     not_before: float = 0.0
     busy: float = BUSY_SECONDS
-    replaced: bool = False  # the database refused the outcome itself; this one says so
-    is_sent: bool = False  # a statement that writes it has been sent
-    lent: bool = False  # once: what fails beside a claim is written apart
+    replaced: bool = False  # the database refused the outcome; this replaces it
+    is_sent: bool = False  # a statement with it is in flight
+    lent: bool = False  # at most once: after a failure with a claim it is written by itself
 
     def put_off(self) -> None:
-        """Somebody else has locked its row: try again a little later each time."""
+        """Its row is locked: try again, a little later each time."""
         self.not_before = loop_time() + self.busy
         self.busy = min(2 * self.busy, BUSY_MAX_SECONDS)
 
@@ -53,12 +53,12 @@ class PendingOutcomes:
         self._waiting[inflight.token] = Waiting(inflight, ending)
 
     def remove(self, token: UUID) -> Waiting | None:
-        """Remove and return one; None when it is no longer there."""
+        """Remove and return one; None if it is no longer there."""
         return self._waiting.pop(token, None)
 
     @property
     def next(self) -> float:
-        """When the next one may be sent (the loop's clock); infinity when none waits for that."""
+        """When the next one may be sent (the loop's clock); infinity if none is waiting."""
         moments = (w.not_before for w in self._waiting.values() if not w.is_sent)
         return min(moments, default=inf)
 
@@ -77,15 +77,15 @@ class PendingOutcomes:
 
     @property
     def sent_count(self) -> int:
-        """How many slots are about to be free: their outcomes are being written at this moment."""
+        """How many slots are about to be free: their outcomes are being written now."""
         return sum(w.is_sent and not w.lent for w in self._waiting.values())
 
     def lendable(self, most: int) -> Sequence[Waiting]:
-        """Return what a claim can write along now, to take its slots at the same time."""
+        """Return what a claim can write along with it, taking over the slots."""
         return [waiting for waiting in self.batch() if _is_lendable(waiting)][:most]
 
     def lend(self, most: int) -> Sequence[Waiting]:
-        """Hand that over; the completer's `apply_answers` or `mark_unsent` takes it back."""
+        """Hand those over; the completer's `apply_answers` or `mark_unsent` takes them back."""
         batch = self.lendable(most)
         for waiting in batch:
             waiting.is_sent = waiting.lent = True

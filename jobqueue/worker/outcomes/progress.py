@@ -1,4 +1,4 @@
-"""Progress of running handlers on its way to the database: the latest word, twice a second."""
+"""Running handlers' progress on its way to the database: the latest value, twice a second."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = get_logger()
 
 
 class Progress:
-    """Progress that handlers have reported and no row shows yet; an outcome carries its own."""
+    """Progress that handlers reported and no row shows yet. An outcome carries its own."""
 
     def __init__(self, session: Session) -> None:
         self.session = session

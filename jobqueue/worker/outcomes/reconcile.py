@@ -1,4 +1,4 @@
-"""What became of an outcome whose row no longer has its token: landed before, or refused."""
+"""What happened to an outcome whose row no longer has its token: it landed, or was refused."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from jobqueue.worker.inflight import Fate, InFlight
 
 
 def has_landed(ending: Ending, found: Stands | None) -> bool:
-    """Whether an earlier copy of this very write has happened. What never started leaves no
-    history: without any, it went back to the queue."""
+    """Whether an earlier copy of this write landed. A job that never started has no history:
+    finding none means it went back to the queue."""
     if found is None:
         return ending.outcome is None
     return found.recorded_by == "holder"
 
 
 def as_recorded(inflight: InFlight, ending: Ending, found: Stands | None) -> Ending:
-    """An atomic handler's success can have been committed although its answer was lost."""
+    """An atomic handler's success may be committed although its answer was lost."""
     recording: Ending | None = inflight.recording
     if recording is not None and found is not None and found.outcome == recording.outcome:
         return recording
@@ -25,8 +25,8 @@ def as_recorded(inflight: InFlight, ending: Ending, found: Stands | None) -> End
 
 
 def decided_state(claim: Claim, ending: Ending, found: Stands | None) -> str:
-    """What the earlier copy has decided, for its log line and signal: as the row says, or, where
-    that has moved on, as it must have been."""
+    """What the earlier copy decided, for the log line and signal: the row's state, or, if the row
+    has moved on, what it must have been."""
     if found is not None and found.state is not None:
         return found.state
     if ending.outcome in (Outcome.SUCCEEDED, Outcome.CANCELLED):
@@ -38,7 +38,7 @@ def decided_state(claim: Claim, ending: Ending, found: Stands | None) -> str:
 
 
 def fate_of(ending: Ending) -> Fate:
-    """In which count of the shutdown's accounting a written outcome stands."""
+    """How the shutdown's accounting counts a written outcome."""
     if ending.outcome is None:
         return Fate.RETURNED
     return Fate.INTERRUPTED if ending.outcome == Outcome.INTERRUPTED else Fate.COMPLETED

@@ -1,4 +1,4 @@
-"""How long a failed attempt waits for the next one."""
+"""How long to wait after a failed attempt."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ log = get_logger()
 def retry_delay(
     inflight: InFlight, error: BaseException, options: Options, settings: Settings
 ) -> float:
-    """Return the seconds that the error, the call or the task asks for. What breaks here falls back
-    to the setting."""
+    """Return the seconds that the error, the call or the task asks for. If its rule fails, the
+    setting's rule applies."""
     try:
         if isinstance(error, RetryLater):
             return check_delay("RetryLater", error.seconds)
@@ -29,5 +29,5 @@ def retry_delay(
 
 
 def default_retry_delay(inflight: InFlight, settings: Settings) -> float:
-    """Return the seconds that the settings say."""
+    """Return the seconds by the settings' rule."""
     return tasks.retry_delay(None, inflight.claim.failures + 1, settings)

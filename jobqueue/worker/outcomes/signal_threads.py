@@ -1,4 +1,4 @@
-"""A few threads in which the project's receivers are called: in order for each job, bounded."""
+"""A few threads that call the project's receivers: in order for each job, and bounded."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from jobqueue.logs import get_logger
 from jobqueue.worker.threads.handler_thread import HandlerThread
 
 MOST_THREADS = 4
-# The project's receivers lag behind the jobs: claim none until they have caught up.
+# Beyond this many waiting calls no jobs are claimed until the receivers have caught up.
 MOST_WAITING = 1_000
-# A call beyond this is named with its stack, and its thread is set aside.
+# A call that takes longer is logged with its stack, and its thread is set aside.
 CALL_SECONDS = 10.0
-# Another thread is started when those that there are have been busy with one call this long.
+# Another thread is started once all others have been busy with one call for this long.
 SLOW_SECONDS = 0.01
 log = get_logger()
 
@@ -25,7 +25,7 @@ Call = Callable[[], object]
 
 
 class SignalThread:
-    """One thread, and what it calls at this moment."""
+    """One thread, and the call it is making."""
 
     def __init__(self, number: int) -> None:
         self.handler_thread = HandlerThread(f"signals-{number}")
@@ -34,21 +34,21 @@ class SignalThread:
         self.since: float | None = None  # monotonic; None between two calls
 
     def seconds(self, now: float) -> float:
-        """How long the call that it is making has taken so far."""
+        """How many seconds its current call has taken so far."""
         return 0.0 if self.since is None else now - self.since
 
 
 class SignalThreads:
-    """Calls of one job are made one after the other; those of different jobs by any thread.
+    """Calls for one job are made in order; those for different jobs by any thread.
 
-    With all threads set aside further calls are dropped and counted: the jobs go on.
+    With all threads set aside, further calls are dropped and counted; jobs keep running.
     """
 
     def __init__(self, stack_of: Callable[[int | None], str]) -> None:
         self._stack_of = stack_of
         self._lock = threading.Lock()
-        self._calls: dict[int, deque[Call]] = {}  # by job: the first one waits or is being made
-        self._ready: deque[int] = deque()  # jobs whose first call waits
+        self._calls: dict[int, deque[Call]] = {}  # by job: the first one is waiting or being made
+        self._ready: deque[int] = deque()  # jobs whose first call is waiting
         self._threads: list[SignalThread] = []
         self._flushed: list[Future[None]] = []
         self._closed = False
@@ -56,7 +56,7 @@ class SignalThreads:
         self.dropped = 0
 
     def put(self, job: int, call: Call) -> None:
-        """Have this called soon, after the other calls of this job. Never waits."""
+        """Queue this call after the job's other calls. Never waits."""
         with self._lock:
             if self._closed or self._are_all_aside():
                 self.dropped += 1
@@ -70,7 +70,7 @@ class SignalThreads:
             self._employ()
 
     def check(self) -> None:
-        """Name the calls that take too long, and set their threads aside."""
+        """Log the calls that take too long, and set their threads aside."""
         now = time.monotonic()
         with self._lock:
             late = [t for t in self._threads if not t.is_aside and t.seconds(now) > CALL_SECONDS]
@@ -88,7 +88,7 @@ class SignalThreads:
 
     @property
     def is_behind(self) -> bool:
-        """Whether so many wait that no jobs should be claimed."""
+        """Whether so many calls are waiting that no jobs should be claimed."""
         if self.waiting <= MOST_WAITING:
             return False
         self.check()
@@ -96,7 +96,7 @@ class SignalThreads:
 
     @property
     def stacks(self) -> str:
-        """Where the calls of this moment stand."""
+        """Return the stacks of the current calls."""
         busy = [thread for thread in self._threads if thread.since is not None]
         return "\n".join(self._stack_of(thread.handler_thread.thread.ident) for thread in busy)
 
@@ -104,7 +104,7 @@ class SignalThreads:
         return len(self._threads) == MOST_THREADS and all(t.is_aside for t in self._threads)
 
     def _employ(self) -> None:
-        """Under the lock: an idle thread, or another one where the others have long been busy."""
+        """Called under the lock: wake an idle thread, or start one if all have long been busy."""
         now = time.monotonic()
         idle = next((t for t in self._threads if not t.is_busy), None)
         busy = all(thread.seconds(now) > SLOW_SECONDS for thread in self._threads)
@@ -122,7 +122,7 @@ class SignalThreads:
             try:
                 thread.handler_thread.prepare()
                 call()
-            except BaseException:  # also of a receiver that leaves
+            except BaseException:  # also when a receiver calls sys.exit
                 log.exception("signal_not_sent")
             finally:
                 thread.handler_thread.tidy()
@@ -162,7 +162,7 @@ class SignalThreads:
     # The end.
 
     def flush(self) -> Future[None] | None:
-        """Return a future that is done when everything has been received; None when it has."""
+        """Return a future that is done when every call was made; None if they already were."""
         with self._lock:
             if self.waiting == 0:
                 return None
@@ -171,7 +171,7 @@ class SignalThreads:
             return future
 
     async def end(self, seconds: float) -> None:
-        """The receivers get the last outcomes, for this long at most."""
+        """Give the receivers the last outcomes, waiting this many seconds at most."""
         if (flushed := self.flush()) is not None:
             await asyncio.wait({asyncio.wrap_future(flushed)}, timeout=max(seconds, 0))
         self.close()
@@ -179,7 +179,7 @@ class SignalThreads:
             log.error("signal_receivers_abandoned", stack=self.stacks)
 
     def close(self) -> None:
-        """No further call begins. What waits, or hangs, is dropped and counted; the threads end
+        """Begin no further call. Waiting and hanging calls are dropped and counted; the threads end
         when their calls do. Harmless the second time."""
         with self._lock:
             if self._closed:
@@ -193,5 +193,5 @@ class SignalThreads:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether a call has not come back."""
+        """Whether a call has not returned."""
         return any(thread.since is not None for thread in self._threads)

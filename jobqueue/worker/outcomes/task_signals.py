@@ -1,4 +1,4 @@
-"""Django's task signals: sent where a slow or broken receiver can hurt nobody."""
+"""Django's task signals, sent where a slow or broken receiver does no harm."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from jobqueue.worker.outcomes.signal_threads import SignalThreads
 log = get_logger()
 PLAIN_FILTERS = (logging.Filter, RequireDebugFalse, RequireDebugTrue)
 KNOWN_MODULES = ("logging", "django", "jobqueue")
-SWEPT = 0  # in place of a job: what the leader has ended
+SWEPT = 0  # in place of a job: for jobs that the leader ended
 django_log = logging.getLogger("django.tasks")
 
 
 class TaskSignals:
     """Sends `task_started` and `task_finished`.
 
-    Django's own two receivers only log and are called at once, where anybody hears them. As soon as
-    a project has connected one of its own, the signals go through threads with connections of their
-    own, in order for each job.
+    Django's own two receivers only log; they are called at once, if any handler would take the
+    line. Once a project has connected its own receiver, signals are sent in threads with
+    connections of their own, in order for each job.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class TaskSignals:
         self._is_heard = _is_heard(logging.INFO)
 
     def result(self, inflight: InFlight) -> TaskResult[..., Any]:
-        """Return Django's view of a running attempt; made when somebody first wants to see it."""
+        """Return the TaskResult of a running attempt, made when it is first asked for."""
         claim, task = inflight.claim, tasks.known(inflight.claim.task)
         if inflight.result is None and task is not None:
             made = task_results.build(
@@ -70,7 +70,7 @@ class TaskSignals:
                 enqueued_at=_moment(claim.enqueued_at),
                 started_at=_moment(claim.started_at),
                 last_attempted_at=_moment(claim.claimed_at),
-                # Unread where nobody would look: of those only the number is known.
+                # Not read if nothing shows them: then only their number is known.
                 past=inflight.past or [task_results.Past(self._worker, "", "")] * claim.attempts,
                 holder=self._worker,
             )
@@ -79,7 +79,7 @@ class TaskSignals:
         return inflight.result
 
     def shows_past(self, task: Task[..., Any]) -> bool:
-        """Whether anybody is shown the errors of earlier attempts: the handler, or a receiver."""
+        """Whether earlier attempts' errors are shown to the handler or a receiver."""
         return task.takes_context or _has_own(task_started) or _has_own(task_finished)
 
     def started(self, inflight: InFlight) -> None:
@@ -90,7 +90,7 @@ class TaskSignals:
             self.result(inflight)  # now, before the handler can change its arguments
 
     def finished(self, inflight: InFlight, ending: Ending, state: str) -> None:
-        """The final state of a job that was started is confirmed; nothing is sent for any other."""
+        """A started job's final state is confirmed; nothing is sent for any other state."""
         if not inflight.started or state not in FINAL:
             return
         status = tasks.STATUS[State(state)]
@@ -108,13 +108,13 @@ class TaskSignals:
         self._send_well(task_finished, result, logging.ERROR if failed else logging.INFO)
 
     def swept(self, ids: Sequence[int]) -> None:
-        """The leader has ended these jobs: receivers of the signal are called."""
+        """The leader has ended these jobs: call the signal's receivers."""
         if _has_own(task_finished):
             self.threads.put(SWEPT, partial(self._send_finished, ids))
 
     def _send_well(self, signal: Signal, result: TaskResult[..., Any], level: int) -> None:
-        """At once where nobody listens but Django, whose line is quickly written; else apart: a
-        project's receiver, or its logging handler, may well send an e-mail."""
+        """Send at once if only Django's own receiver is connected, whose line is quickly written;
+        otherwise in a thread: a project's receiver or logging handler may send an e-mail."""
         heard = django_log.isEnabledFor(level)
         if _has_own(signal) or (heard and not _logs_quickly(level)):
             self.threads.put(int(result.id), partial(_send, signal, result))
@@ -127,12 +127,12 @@ def _moment(seconds: float) -> datetime:
 
 
 def _has_own(signal: Signal) -> bool:
-    return len(signal.receivers) > 1  # Django connects exactly one of its own
+    return len(signal.receivers) > 1  # Django connects exactly one receiver
 
 
 def _is_heard(level: int) -> bool:
-    """Whether any handler would take a line of Django's own receivers. With Django's default
-    logging and DEBUG off, none does."""
+    """Whether any handler would take a line from Django's own receivers. With Django's default
+    logging and DEBUG off, none would."""
     if not django_log.isEnabledFor(level):
         return False
     line = django_log.makeRecord(django_log.name, level, __file__, 0, "Task", (), None)
@@ -150,13 +150,13 @@ def _log_handlers() -> Iterator[logging.Handler]:
 
 
 def _is_plain(handler: logging.Handler) -> bool:
-    """Whether no code of the project decides what this handler takes."""
+    """Whether this handler filters without any of the project's code."""
     return all(type(each) in PLAIN_FILTERS for each in handler.filters)
 
 
 def _logs_quickly(level: int) -> bool:
-    """Whether a line of this level only goes to streams and files, through no code of the project:
-    that has no place on the loop."""
+    """Whether a line of this level goes only to streams and files, through none of the project's
+    code, which must not run on the loop."""
     return not django_log.filters and all(
         level < handler.level
         or (
@@ -175,7 +175,7 @@ def _is_known(thing: object) -> bool:
 def _sender(alias: str) -> type[BaseTaskBackend]:
     try:
         return type(task_backends[alias])
-    except InvalidTaskBackend:  # it has left the settings since the enqueue
+    except InvalidTaskBackend:  # it was removed from the settings after the enqueue
         return BaseTaskBackend
 
 

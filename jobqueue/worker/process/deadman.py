@@ -1,4 +1,4 @@
-"""The last guard: a timer in C that ends the process when no Python code can run any more."""
+"""The last guard: a timer in C that ends the process when Python code can no longer run."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ import sys
 import time
 from types import TracebackType
 
-# The timer cannot distinguish a frozen process from a blocked interpreter. It is set well after the
-# trust's end, so that a worker that was stopped and continued can go on; the fence held meanwhile.
+# The timer cannot distinguish a frozen process from a blocked interpreter. It fires well after
+# the leases are no longer safe, so that a worker that was stopped and continued can carry on; its
+# writes were fenced meanwhile.
 BEHIND_LEASES, BEHIND_SECONDS = 2.0, 60.0
-# It comes after the watchdog, which knows more to say.
+# It fires after the watchdog, whose report says more.
 AFTER_DEADLINE_SECONDS = 0.5
 WRITE_SECONDS = 1.0
 
 
 class DeadMan:
-    """faulthandler's timer, which writes every stack and leaves with 1 unless it is moved in time.
+    """faulthandler's timer, which writes every stack and exits with 1 unless it is reset in time.
 
-    Its descriptor never blocks, so that a full pipe at the other end of stderr holds up no end.
+    Its descriptor never blocks, so a full stderr pipe cannot hold up the exit.
     """
 
     def __init__(self, lease_seconds: float) -> None:
@@ -51,22 +52,22 @@ class DeadMan:
         return _stderr() if self._own is None else self._own
 
     def arm(self, deadline: float | None) -> None:
-        """Set the timer anew: some leases from now, and just behind the deadline (monotonic)."""
+        """Reset the timer: to some leases from now, or just after the deadline (monotonic)."""
         if self._resting:
             return
         seconds = self._horizon
         if deadline is not None:
             seconds = min(seconds, deadline + AFTER_DEADLINE_SECONDS - time.monotonic())
-        with contextlib.suppress(Exception):  # no usable stderr: the watchdog alone must do
+        with contextlib.suppress(Exception):  # no usable stderr: the watchdog is the only guard
             faulthandler.dump_traceback_later(max(seconds, 0.1), exit=True, file=self.descriptor)
 
     def rest(self) -> None:
-        """The loop has ended cleanly."""
+        """Disarm the timer: the loop has ended cleanly."""
         self._resting = True
         faulthandler.cancel_dump_traceback_later()
 
     def write(self, text: str) -> None:
-        """Write to stderr, for at most a second: who reads it may have stopped reading."""
+        """Write to stderr, for at most a second: its reader may have stopped reading."""
         poll, data = select.poll(), memoryview(text.encode("utf-8", "replace"))
         poll.register(self.descriptor, select.POLLOUT)
         end = time.monotonic() + WRITE_SECONDS
@@ -84,7 +85,7 @@ def _stderr() -> int:
 
 
 def _open_again(descriptor: int) -> int | None:
-    """A pipe's end can be opened a second time without making the first one non-blocking too."""
+    """Reopen the pipe, since making our own descriptor non-blocking would change stderr's too."""
     try:
         if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
             flags = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC

@@ -1,8 +1,8 @@
 """What the operating system knows of a process: enough to certify a neighbour's death.
 
-Silence alone certifies nothing. A certificate needs the same boot and the same pid and time
+Silence alone proves nothing. A certificate needs the same boot and the same pid and time
 namespaces, and a kernel that says "no such process", or that this pid started at another time.
-Whatever cannot be read makes the answer unknown; then the lease decides.
+If anything cannot be read, the answer is unknown, and the lease decides.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = get_logger()
 
 
 class Life(StrEnum):
-    """What can be said of a process."""
+    """What is known about a process."""
 
     ALIVE = "alive"
     DEAD = "dead"
@@ -39,7 +39,7 @@ class Life(StrEnum):
 
 
 class Process(Protocol):
-    """What a worker's row says of its process."""
+    """What a worker's row says about its process."""
 
     @property
     def pid(self) -> int: ...
@@ -55,7 +55,7 @@ class Process(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """This process, as its neighbours will know it. Empty: not to be had here."""
+    """What its neighbours can learn about this process. Empty: not available here."""
 
     pid: int
     pid_started: int | None
@@ -65,7 +65,7 @@ class Facts:
 
 
 def identity(proc: Path = PROC) -> Facts:
-    """Return the facts of this process; only what its own /proc says of itself."""
+    """Return the facts about this process, taken from its own /proc only."""
     own = _is_own(proc)
     return Facts(
         pid=os.getpid(),
@@ -77,7 +77,7 @@ def identity(proc: Path = PROC) -> Facts:
 
 
 def certify(row: Process, proc: Path = PROC, kill: Callable[[int, int], object] = os.kill) -> Life:
-    """Say whether the process of this row is dead, for certain."""
+    """Return whether the process of this row is certainly dead."""
     me = identity(proc)
     here = (me.boot_id, me.pid_namespace, me.time_namespace)
     if "" in here or me.pid_started is None or row.pid_started is None or row.pid <= 0:
@@ -129,7 +129,7 @@ def _text(path: Path) -> str:
 
 
 class DeadWorkerDetector:
-    """Looks at this machine's workers that have fallen silent, and certifies their deaths.
+    """Examines this machine's silent workers, and certifies their deaths.
 
     Called by the owner of the session whenever a beat shows silent neighbours.
     """
@@ -139,7 +139,7 @@ class DeadWorkerDetector:
 
     @property
     def silence_seconds(self) -> float:
-        """How long a worker must have been silent: a beat, and all the time that one may take."""
+        """How long a worker must have been silent: one interval and the longest beat."""
         return self.settings.heartbeat_seconds + self.settings.beat_budget_seconds
 
     async def detect(self, seconds: float = 3 * CALL_SECONDS) -> int:
@@ -164,7 +164,7 @@ def _left(end: float) -> float:
 
 
 def announcements(found: Sequence[deaths.Death]) -> list[Message]:
-    """What the other workers need: the leader sweeps; where the dead one led, they elect."""
+    """What to notify the others of: the leader reclaims; if the dead one led, they elect."""
     messages: list[Message] = [Died(str(death.worker)) for death in found]
     if any(death.led for death in found):
         messages.append(LeaderVacant())

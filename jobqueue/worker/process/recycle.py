@@ -1,4 +1,4 @@
-"""When a worker should make room for a fresh one: after so many jobs, or with so much memory."""
+"""When a worker should be replaced by a fresh one: after so many jobs, or with so much memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Recycling:
 
 
 def resident_bytes() -> int:
-    """Return the memory that this process occupies now; where unknown, at its peak."""
+    """Return the process's resident memory; if that is unknown, its peak."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except (OSError, IndexError, ValueError):

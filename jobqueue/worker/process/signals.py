@@ -1,4 +1,4 @@
-"""The process's signals, led to a descriptor; and put back as they were."""
+"""The process's signals: routed to a descriptor, and restored afterwards."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
-# QUIT stays with the system. USR1, which would end the process without a word, is ignored.
+# QUIT keeps its default action. USR1, whose default ends the process silently, is ignored.
 STOPS = (signal.SIGTERM, signal.SIGINT)
 HANDLED = (*STOPS, signal.SIGHUP, signal.SIGUSR2)
 IGNORED = (signal.SIGUSR1,)
-_former: dict[int, Any] = {}  # what stood there before, while signals are heard here
+_former: dict[int, Any] = {}  # the former handlers, while ours are installed
 _forking = threading.local()
 
 
@@ -33,7 +33,7 @@ def through(descriptor: int) -> Iterator[None]:
 
 
 def _noted_elsewhere(number: int, frame: FrameType | None) -> None:
-    """The descriptor has carried the signal; this only replaces the default action."""
+    """The descriptor carries the signal; this only replaces the default action."""
 
 
 def _put_back() -> None:
@@ -42,8 +42,8 @@ def _put_back() -> None:
         signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
-# What a handler forks shares the descriptor: a signal that ends such a child (a pool closing down)
-# must neither stop its parent nor be swallowed. Until the child hears for itself, it hears nothing.
+# A forked child shares the descriptor: a signal that ends it (a pool closing down) must neither
+# stop its parent nor be swallowed. So signals are blocked until the child has handlers of its own.
 
 
 def _before_fork() -> None:

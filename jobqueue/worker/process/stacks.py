@@ -16,7 +16,7 @@ DEPTH = 30
 
 
 def of_thread(ident: int | None) -> str:
-    """Return where a thread stands now; empty when it has ended."""
+    """Return a thread's current stack; empty if it has ended."""
     frame = sys._current_frames().get(ident or 0)
     return "" if frame is None else _text(frame)
 
@@ -26,7 +26,7 @@ def _text(frame: FrameType) -> str:
 
 
 def of_task(task: asyncio.Task[Any]) -> str:
-    """Return where a task waits: the innermost frame last."""
+    """Return the stack of a waiting task, innermost frame last."""
     frames: list[traceback.FrameSummary] = []
     awaited: Any = task.get_coro()
     while awaited is not None and len(frames) < DEPTH:
@@ -40,7 +40,7 @@ def of_task(task: asyncio.Task[Any]) -> str:
 
 
 def of_handler(inflight: InFlight) -> str:
-    """Return where a handler stands: in its own thread, or on the loop."""
+    """Return a handler's stack, in its own thread or on the loop."""
     if inflight.handler_thread is not None and inflight.handler_thread.pending:
         return of_thread(inflight.handler_thread.thread.ident)
     return of_task(inflight.task) if inflight.task is not None else ""
@@ -58,7 +58,7 @@ def everything(loop: asyncio.AbstractEventLoop | None) -> str:
 def _tasks(loop: asyncio.AbstractEventLoop | None) -> Iterable[asyncio.Task[Any]]:
     if loop is None:
         return []
-    for _ in range(5):  # the set may change while another thread reads it
+    for _ in range(5):  # the set may change during the iteration
         try:
             return asyncio.all_tasks(loop)
         except RuntimeError:

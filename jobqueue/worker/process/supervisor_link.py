@@ -11,17 +11,17 @@ from dataclasses import dataclass
 SUPERVISOR = "JOBQUEUE_SUPERVISOR"
 CHILD = "JOBQUEUE_CHILD"
 PIPE = "JOBQUEUE_SUPERVISOR_PIPE"
-# A supervised child that wants to be replaced leaves with this code: no crash, no exit.
+# A supervised child that wants to be replaced exits with this code, which is no crash.
 RECYCLED = 10
 
 
 @dataclass(frozen=True, slots=True)
 class SupervisorLink:
-    """The supervisor of this process. Nothing is ever written to the pipe: it ends when the
-    supervisor does, however it ended."""
+    """The supervisor of this process. Nothing is ever written to the pipe: it closes when the
+    supervisor ends, for whatever reason."""
 
     id: str  # what Worker.supervisor holds
-    child: int  # 1, 2, ... which of its children this is
+    child: int  # which of its children this is: 1, 2, …
     pipe: int
 
     async def gone(self) -> None:
@@ -47,5 +47,5 @@ def parent(environment: Mapping[str, str] = os.environ) -> SupervisorLink | None
     if SUPERVISOR not in environment:
         return None
     pipe = int(environment[PIPE])
-    os.set_inheritable(pipe, False)  # a program that a handler starts has no business with it
+    os.set_inheritable(pipe, False)  # a program that a handler starts must not inherit it
     return SupervisorLink(environment[SUPERVISOR], int(environment[CHILD]), pipe)

@@ -1,4 +1,4 @@
-"""What may be left when the last line is written: tasks on the loop, and handlers' threads."""
+"""What may be left after the last log line: tasks on the loop, and handlers' threads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Threads:
         self._before = set(threading.enumerate())
 
     def are_left(self) -> bool:
-        """Whether there are any; a pool's idle ones, just asked to end, get a moment."""
+        """Whether there are any. A pool's idle threads, just asked to end, get a moment."""
         end = time.monotonic() + JOIN_SECONDS
         left = [t for t in threading.enumerate() if not t.daemon and t not in self._before]
         for thread in left:
@@ -32,9 +32,9 @@ class Threads:
 def run_through[T](
     loop: asyncio.AbstractEventLoop, story: asyncio.Task[T], *, hears_signals: bool
 ) -> T:
-    """Run the loop to the story's end, and return its result. A callback that a handler gave to the
-    loop itself can end the loop by SystemExit: then it goes on. So it does after KeyboardInterrupt,
-    where the signal is heard elsewhere and only a handler can raise it."""
+    """Run the loop until this coroutine ends, and return its result. A callback that a handler gave
+    to the loop can stop it by SystemExit or KeyboardInterrupt (a real signal arrives elsewhere);
+    then the loop is run again."""
     contained = (SystemExit, KeyboardInterrupt) if hears_signals else (SystemExit,)
     while True:
         try:
@@ -46,8 +46,8 @@ def run_through[T](
 
 
 def close_loop(loop: asyncio.AbstractEventLoop) -> None:
-    """End what was left on the loop. Threads that a handler left in its default executor are not
-    waited for: the command ends the process behind them."""
+    """End the tasks left on the loop. A handler's threads in its default executor are not awaited:
+    the command ends the process without them."""
     with contextlib.suppress(RuntimeError):
         loop.run_until_complete(_end_tasks())
     loop.close()

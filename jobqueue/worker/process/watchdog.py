@@ -1,7 +1,6 @@
-"""A thread outside the loop: hears the signals, enforces the deadline, sees a blocked loop.
+"""A thread outside the loop: receives signals, enforces the deadline, notices a blocked loop.
 
-Behind it stands the dead-man switch, for a handler that holds the interpreter lock: this thread
-then never runs.
+If a handler holds the interpreter lock, this thread never runs; the dead-man switch is for that.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from jobqueue.worker.process import stacks
 from jobqueue.worker.process.deadman import DeadMan
 
 MOST_LAG_SECONDS = 1.0
-# A third signal this close behind the one before belongs to the same burst: it loses no work. But
-# a burst lasts no longer than this, or a held Ctrl-C would never be heard.
+# A third signal this soon after the second belongs to the same burst and is ignored. A burst is
+# no longer than this, or a Ctrl-C held down would never count.
 BURST_SECONDS, BURST_MAX_SECONDS = 0.1, 1.0
 FORCED = 5
 LOG_SECONDS = 0.2  # for events that wait for the project's handlers, at a hard exit
@@ -49,23 +48,25 @@ class Watchdog:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.first_stop_at: float | None = None  # monotonic
         self.deadline: float | None = None  # monotonic; the enforced end of the process
-        self.code = FORCED  # of an enforced end; once the last line is logged, the one that it says
-        # How late the loop may answer; looked at as often. Well inside the shortest trust.
+        self.code = (
+            FORCED  # for an enforced end; once the last line is logged, the code in that line
+        )
+        # How late the loop may answer, checked as often. Well below the shortest lease.
         self.lag_seconds = min(MOST_LAG_SECONDS, settings.lease_seconds / 4)
         self._dead_man = DeadMan(settings.lease_seconds)
         self._stops, self._last_stop, self._counted_stop = 0, -BURST_SECONDS, 0.0
         self._answered = time.monotonic()
         self._blocked_since: float | None = None
         self._culprit: tuple[InFlight, str] | None = None
-        self._early: list[int] = []  # signals from before the loop
+        self._early: list[int] = []  # signals that arrived before the loop
         self._lock = threading.Lock()
         self._main = threading.get_ident()
         self._ended = False
 
     @contextlib.contextmanager
     def running(self, *, signals: bool) -> Iterator[None]:
-        """Watch while the block runs, called in the loop's thread. With `signals` the process's
-        signals come here; what was there before is put back at the end."""
+        """Watch while the block runs; call it in the loop's thread. With `signals` the process's
+        signals are received here, and the former handlers restored at the end."""
         self._main = threading.get_ident()
         self._ours, theirs = socket.socketpair()
         theirs.setblocking(False)
@@ -86,7 +87,7 @@ class Watchdog:
                 thread.join()
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The loop has started: from here on it must answer."""
+        """The loop has started: from now on it must answer."""
         with self._lock:
             self._answered, self.loop = time.monotonic(), loop
             early, self._early = self._early, []
@@ -94,13 +95,13 @@ class Watchdog:
             self.on_signal(number)
 
     def expect_end(self, moment: float) -> None:
-        """The process is gone by this moment (monotonic), whatever happens. Only ever sooner."""
+        """Enforce the end of the process at this moment (monotonic). It only ever moves earlier."""
         with self._lock:
             self.deadline = min(self.deadline or moment, moment)
             self._dead_man.arm(self.deadline)
 
     def left(self, most: float, margin: float) -> float:
-        """How long a last step may take: this long at most, and within the deadline."""
+        """Return how long a last step may take: this long at most, and within the deadline."""
         if self.deadline is None:
             return most
         return max(min(self.deadline - margin - time.monotonic(), most), 0.0)
@@ -113,7 +114,7 @@ class Watchdog:
 
     def _run(self) -> None:
         while not self._ended:
-            # Whatever fails here (a log that cannot be written), the watch goes on.
+            # If anything fails here (a log that cannot be written), the watch continues.
             with contextlib.suppress(Exception):
                 self._turn()
 
@@ -124,7 +125,7 @@ class Watchdog:
         self._enforce(now)
         overslept = now - start - seconds
         if overslept > self.lag_seconds:
-            # Everything stood still, this thread too: the loop has not had its chance to answer.
+            # The whole process was frozen, this thread too: the loop had no chance to answer.
             self._answered, self._blocked_since = now, None
             log.warning("process_stalled", seconds=round(overslept, 2))
         self._check_loop(now)
@@ -146,7 +147,7 @@ class Watchdog:
                 self._pass_on(number)
 
     def _counts(self, now: float) -> bool:
-        """Whether this TERM or INT says something new. The third one ends the process here."""
+        """Whether this TERM or INT counts. The third one ends the process here."""
         echo, self._last_stop = now - self._last_stop < BURST_SECONDS, now
         if echo and self._stops >= 2 and now - self._counted_stop < BURST_MAX_SECONDS:
             return False
@@ -187,7 +188,7 @@ class Watchdog:
         self._call_loop(self._answer)
 
     def _answer(self) -> None:
-        """On the loop: it is alive."""
+        """Called on the loop: it is alive."""
         self._answered = now = time.monotonic()
         if self._blocked_since is None:
             return
@@ -226,7 +227,7 @@ class Watchdog:
     def exit_now(self, why: str) -> None:
         """End the process now, with every stack on stderr. Nothing here may fail or hang."""
         with contextlib.suppress(BaseException):
-            self._dead_man.arm(time.monotonic() + 1.0)  # should what follows hang after all
+            self._dead_man.arm(time.monotonic() + 1.0)  # in case what follows hangs after all
         with contextlib.suppress(BaseException):
             first = f"jobqueue worker {os.getpid()} leaves at once: {why}\n"
             self._dead_man.write(f"{first}{stacks.everything(self.loop)}\n")

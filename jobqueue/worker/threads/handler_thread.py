@@ -23,10 +23,10 @@ from jobqueue.worker.threads import orm_connections
 
 IDLE_SECONDS = 30.0
 QUERY_CANCEL_SECONDS = 2.0
-# A second interrupt that close behind the first could land outside the handler's code.
+# A second interrupt this soon after the first could land outside the handler's code.
 INTERRUPT_APART_SECONDS = 0.05
-# Modules that take a lock of the whole process by acquire() and then try: an interrupt in between
-# would leave it taken, and the loop waiting for it.
+# Modules that take a process-wide lock by acquire() and then try: an interrupt in between would
+# leave it taken, and the loop waiting for it.
 FRAGILE = frozenset(
     {asgiref.local.__file__, logging.__file__, weakref.__file__, "<frozen importlib._bootstrap>"}
 )
@@ -41,7 +41,7 @@ class HandlerThread(Executor):
 
     def __init__(self, name: str) -> None:
         self.pending = 0  # calls submitted and not yet ended
-        self.call_number = 0  # of the call that runs, or ran last
+        self.call_number = 0  # of the current or last call
         self.used_at: float | None = None  # None: no connection is open
         self.stale = False  # its connections must not be used for another handler
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -64,25 +64,25 @@ class HandlerThread(Executor):
 
     def _run(self) -> None:
         while (call := self._calls.get()) is not None:
-            with self._gate:  # a query cancel on its way would otherwise hit this call
+            with self._gate:  # or a query cancel on its way would hit this call
                 self.call_number += 1
             try:
                 call()
             except BaseException:
                 log.critical("thread_call_failed", thread=self.thread.name, exc_info=True)
-            del call  # a handler's arguments and result must not wait here for the next one
+            del call  # or a handler's arguments and result would be kept until the next one
             with self._lock:
                 self.pending -= 1
 
     def prepare(self) -> None:
-        """In the thread itself, before a handler: healthy connections, known to `queries`."""
+        """Called in the thread before a handler: set up healthy connections for `queries`."""
         self._wrappers = orm_connections.refresh_connections()
 
     def tidy(self) -> None:
-        """In the thread itself, after a handler: nothing of it stays behind."""
+        """Called in the thread after a handler: leave nothing of it."""
         try:
             if self.stale:
-                # An interrupt may have landed while a lock of the driver was held.
+                # An interrupt may have landed while a driver's lock was held.
                 self.stale = False
                 orm_connections.discard_connections()
             else:
@@ -92,14 +92,14 @@ class HandlerThread(Executor):
             self.stale = True
 
     def bridge(self, loop: Any) -> None:
-        """In the thread itself: `async_to_sync` in a plain handler runs on this loop, whatever ran
+        """Called in the thread: make `async_to_sync` in a plain handler use this loop, whatever ran
         in this thread before, so that what it awaits can be cancelled."""
         local = SyncToAsync.threadlocal
         local.main_event_loop, local.main_event_loop_pid = loop, os.getpid()
         local.task_context = None
 
     def run_user_code(self, function: Callable[[], Any]) -> tuple[Any, BaseException | None]:
-        """In the thread itself: call the handler, open to `interrupt`. Returns (value, error)."""
+        """Called in the thread: call the handler, open to `interrupt`. Returns (value, error)."""
         value, error, returned = None, None, False
         try:
             try:
@@ -110,7 +110,7 @@ class HandlerThread(Executor):
                 error = raised
             self.shut_interrupts()
         except BaseException as late:
-            # One interrupt can land behind the handler's last line, and no more than one.
+            # One interrupt, but no more, can land after the handler's last line.
             self.shut_interrupts()
             if not returned:
                 error = error or late
@@ -118,19 +118,19 @@ class HandlerThread(Executor):
 
     @property
     def is_open(self) -> bool:
-        """Whether user code runs that may be interrupted."""
+        """Whether user code is running that may be interrupted."""
         return self._user_code
 
     def shut_interrupts(self) -> None:
-        """In the thread itself: no interrupt can arrive any more; a pending one is dropped."""
+        """Called in the thread: from now on no interrupt can arrive; a pending one is dropped."""
         self._user_code = False
         with self._lock:
             self._user_code = False
             _set_async_exception(self.thread.ident, None)
 
     def interrupt(self, kind: type[BaseException]) -> bool:
-        """Raise this in the thread at its next line; whether it will be. It is not where no user
-        code runs, close behind another one, or where it would do harm just now."""
+        """Raise this in the thread at its next line; return whether it will be. It will not if no
+        user code is running, soon after another one, or where it would do harm at this moment."""
         with self._lock:
             now = time.monotonic()
             if not self._user_code or now - self._interrupted_at < INTERRUPT_APART_SECONDS:
@@ -143,8 +143,8 @@ class HandlerThread(Executor):
             return True
 
     def queries(self) -> Callable[[], None] | None:
-        """From any thread: a call that cancels what this thread's connections are running just now;
-        None when they run nothing. It blocks for up to 2 s, and never hits a later call."""
+        """Called from any thread: return a function that cancels the queries running on this
+        thread's connections, or None. It blocks for up to 2 s, and never hits a later call."""
         number, running = self.call_number, orm_connections.running_queries(self._wrappers)
         if not running:
             return None
@@ -159,12 +159,12 @@ class HandlerThread(Executor):
         return cancel
 
     def discard(self) -> None:
-        """Close the connections, behind the calls already submitted."""
+        """Close the connections after the calls already submitted."""
         self.submit(orm_connections.discard_connections)
         self.used_at = None
 
     def close(self) -> None:
-        """Let the thread end after its last call."""
+        """End the thread after its last call."""
         self.discard()
         self._calls.put(None)
 
@@ -192,7 +192,7 @@ def _set_async_exception(thread: int | None, kind: type[BaseException] | None) -
 
 
 class HandlerThreads:
-    """The handler threads: borrowed, and given back when nothing of a handler runs there."""
+    """The handler threads: borrowed, and returned when nothing of a handler runs there."""
 
     def __init__(self) -> None:
         self._free: list[HandlerThread] = []
@@ -216,7 +216,7 @@ class HandlerThreads:
         self._free.append(handler_thread)
 
     def apart(self, call: Callable[[], None]) -> None:
-        """Make a call that may wait for the network, such as cancelling a query."""
+        """Make a call that may wait for the network, such as a query cancel."""
         if self._canceller is None:
             self._canceller = HandlerThread("handler-canceller")
         self._canceller.submit(call)
@@ -229,14 +229,14 @@ class HandlerThreads:
                 handler_thread.discard()
 
     def renew(self) -> None:
-        """Use fresh connections: in idle threads at once, in the others when their handler ends."""
+        """Replace the connections: in idle threads at once, in others when their handler ends."""
         for handler_thread in self._taken:
             handler_thread.stale = True
         for handler_thread in self._free:
             handler_thread.discard()
 
     def close(self) -> None:
-        """Let every idle thread end."""
+        """End every idle thread."""
         for handler_thread in [*self._free, *filter(None, [self._canceller])]:
             handler_thread.close()
         self._free.clear()

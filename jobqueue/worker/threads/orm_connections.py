@@ -1,4 +1,4 @@
-"""Django's connections in a handler thread: healthy before a handler, as new after it."""
+"""Django's connections in a handler thread: healthy before a handler, reset after it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django.db import connections
 from psycopg.errors import ReadOnlySqlTransaction
 from psycopg.pq import TransactionStatus
 
-# Statements whose effect outlives their transaction: the next handler must not inherit it.
+# Statements whose effect outlives the transaction and would reach the next handler.
 _AT_START = (
     r"(?:set\s+(?!local\b|constraints\b|transaction\b)|reset\b|listen\b|prepare\b|declare\b|load\b"
     r"|create\s+(?:(?:local|global)\s+)?temp)"
@@ -26,7 +26,7 @@ _COMPOSED = re.compile(rf"['\"]\s*{_AT_START}", re.IGNORECASE)  # in the repr of
 
 
 class Watch:
-    """Looks at every statement of one connection, as Django's `execute_wrapper`."""
+    """Django's `execute_wrapper` of one connection: inspects every statement."""
 
     def __init__(self) -> None:
         self.session_changed = False
@@ -39,14 +39,14 @@ class Watch:
         try:
             return execute(sql, params, many, context)
         except Exception as error:
-            # After a failover the session may still stand on the server that is now a standby.
+            # After a failover the session may still be on the server that is now a standby.
             if isinstance(error.__cause__, ReadOnlySqlTransaction):
                 self.session_changed = True
             raise
 
 
 def changes_session(sql: Any) -> bool:
-    """Whether this statement may leave something behind in its session."""
+    """Whether this statement may leave something in its session."""
     if not isinstance(sql, str):
         sql = repr(sql)
         if _COMPOSED.search(sql):
@@ -58,8 +58,8 @@ def changes_session(sql: Any) -> bool:
 
 
 def refresh_connections() -> list[Any]:
-    """Close the connections that the server has ended meanwhile, or that are too old; returns all
-    wrappers. Costs no round trip, so Django's own health check still has its place."""
+    """Close the connections that the server has ended, or that are too old; return all wrappers.
+    This makes no round trip, so Django's own health check is still useful."""
     wrappers: list[Any] = list(connections.all())
     for wrapper in wrappers:
         if not any(isinstance(watch, Watch) for watch in wrapper.execute_wrappers):
@@ -88,13 +88,13 @@ def _ended_by_server(raw: Any) -> bool:
 
 
 def tidy_connections() -> None:
-    """Nothing of one handler's transactions or sessions may reach the next one."""
+    """Let nothing of one handler's transactions or sessions reach the next one."""
     for wrapper in connections.all(initialized_only=True):
         wrapper.queries_log.clear()
         if not _is_clean(wrapper):
             _discard(wrapper)
         elif wrapper.connection is not None and getattr(wrapper, "pool", None):
-            wrapper.close()  # back to the pool, where threads that wait for one can have it
+            wrapper.close()  # back to the pool, for the threads waiting for one
 
 
 def _is_clean(wrapper: Any) -> bool:
@@ -117,8 +117,8 @@ def discard_connections() -> None:
 
 
 def _discard(wrapper: Any) -> None:
-    """Close the session itself, so that a pool cannot hand it on, and have a new wrapper next
-    time: closing inside an atomic block leaves the wrapper in it."""
+    """Close the session itself, so that a pool cannot hand it on, and drop the wrapper: closing
+    inside an atomic block leaves the wrapper in it."""
     if wrapper.connection is not None:
         with contextlib.suppress(Exception):
             wrapper.connection.close()
@@ -130,7 +130,7 @@ def _discard(wrapper: Any) -> None:
 
 
 def forget_connections() -> None:
-    """In a forked child: the sessions are the parent's, not a byte may be sent on them."""
+    """Called in a forked child: the sessions are the parent's, and not a byte may be sent."""
     for wrapper in connections.all(initialized_only=True):
         getattr(wrapper, "_connection_pools", {}).clear()
         with contextlib.suppress(AttributeError):
@@ -138,7 +138,7 @@ def forget_connections() -> None:
 
 
 def running_queries(wrappers: list[Any]) -> list[Any]:
-    """From any thread: the psycopg connections whose server is at work just now."""
+    """Called from any thread: return the psycopg connections that are running a query now."""
     found = []
     for wrapper in wrappers:
         raw = wrapper.connection

@@ -20,16 +20,16 @@ class Mute:
 
 @pytest.mark.spec("S66", "S154")
 @pytest.mark.parametrize("is_logging_broken", [False, True])
-async def test_one_that_cannot_be_told_silences_no_other(desk, monkeypatch, is_logging_broken):
+async def test_one_that_cannot_be_logged_silences_no_other(desk, monkeypatch, is_logging_broken):
     inflight = await desk.claim(5)
-    written = desk.told.written
+    written = desk.recorded.written
 
     def fails_once(own, ending, state):
         if own is inflight[1]:
             raise ZeroDivisionError
         written(own, ending, state)
 
-    monkeypatch.setattr(desk.told, "written", fails_once)
+    monkeypatch.setattr(desk.recorded, "written", fails_once)
     if is_logging_broken:
         monkeypatch.setattr(completer, "log", Mute())
     with captured() as logs:
@@ -37,7 +37,7 @@ async def test_one_that_cannot_be_told_silences_no_other(desk, monkeypatch, is_l
             desk.put(own)
         await empty(desk)
     assert await desk.states(*inflight) == ["SUCCEEDED"] * 5
-    assert [job for job, *_ in desk.told.written_] == [
+    assert [job for job, *_ in desk.recorded.written_] == [
         own.claim.id for own in inflight if own is not inflight[1]
     ]
     assert not desk.task.done()
@@ -47,7 +47,7 @@ async def test_one_that_cannot_be_told_silences_no_other(desk, monkeypatch, is_l
 
 
 @pytest.mark.spec("S145")
-def test_the_last_ones_are_told_before_the_worker_has_stopped(work, body, shared):
+def test_the_last_ones_are_logged_before_the_worker_has_stopped(work, body, shared):
     running: Running = work()
 
     def ends_with_the_drain():
@@ -61,6 +61,6 @@ def test_the_last_ones_are_told_before_the_worker_has_stopped(work, body, shared
         shared.events["go"].set()
         assert running.stop() == 0
     events = [log["event"] for log in logs]
-    told = {str(log["job"]) for log in logs if log["event"] == "job_succeeded"}
-    assert told == {job.id for job in waiting}
+    logged = {str(log["job"]) for log in logs if log["event"] == "job_succeeded"}
+    assert logged == {job.id for job in waiting}
     assert events[-1] == "worker_stopped"

@@ -262,7 +262,7 @@ async def test_an_outage_longer_than_the_lease_stops_the_handlers_and_the_worker
 
 
 @pytest.mark.spec("S143", "S145", "S149", "S154")
-async def test_a_stop_while_the_database_is_away_is_bounded_and_told_in_a_few_lines(site):
+async def test_a_stop_while_the_database_is_away_is_bounded_and_logged_in_a_few_lines(site):
     worker = await site.worker(DRAIN_SECONDS=0, CANCEL_SECONDS=0.5)
     await site.enqueue("idle", 3, 60.0)
     await until(lambda: len(worker.events("idle_begun")) == 3)

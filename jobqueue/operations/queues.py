@@ -1,0 +1,36 @@
+"""The operator's verbs for queues."""
+
+from __future__ import annotations
+
+from django.db import connections, transaction
+
+from jobqueue.conf import settings
+from jobqueue.notifications import Message, Paused, Resumed
+from jobqueue.notify import notify
+from jobqueue.operations import sql
+from jobqueue.operations.jobs import SAME, Result, actor, log_act, queue_name
+
+
+def pause(queue: str, *, by: object = None, reason: str = "") -> Result:
+    """Start no further jobs of this queue; running ones continue."""
+    return _switch("pause", sql.PAUSE, queue, by, reason, Paused(queue))
+
+
+def resume(queue: str, *, by: object = None, reason: str = "") -> Result:
+    """Let jobs of this queue start again."""
+    return _switch("resume", sql.RESUME, queue, by, reason, Resumed(queue))
+
+
+def _switch(
+    verb: str, statement: str, queue: str, by: object, reason: str, message: Message
+) -> Result:
+    parameters = {"queue": queue_name(queue), "by": actor(by), "note": reason}
+    alias = settings().database
+    with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
+        cursor.execute(statement, parameters)
+        changed = cursor.fetchone() is not None
+        if changed:
+            notify(message)
+    result = Result(verb=verb, changed=int(changed), left={} if changed else {SAME: 1})
+    log_act(result, parameters["by"], queue=queue)
+    return result
