@@ -32,6 +32,7 @@ QUEUE_NAME_RULE = (
 
 # In a worker's list of queues: every name, and the mark of a name to leave out.
 EVERY_QUEUE, EXCEPT = "*", "-"
+EVERY_TASK = "*"  # in OPERATOR_TASKS
 
 
 def serves(queues: Collection[str], name: str) -> bool:
@@ -89,6 +90,7 @@ class Settings:
     result_max_bytes: int = 1024 * 1024
     progress_max_bytes: int = 16 * 1024
     redact: tuple[str, ...] = field(default_factory=_default_redact)
+    operator_tasks: tuple[str, ...] | None = None
     probe_address: str | None = None
 
     @property
@@ -150,6 +152,7 @@ _RULES: dict[str, conf_rules.Rule] = {
     "RESULT_MAX_BYTES": conf_rules.whole(1, 256 * 1024 * 1024),
     "PROGRESS_MAX_BYTES": conf_rules.whole(64, 1024 * 1024),
     "REDACT": conf_rules.redact,
+    "OPERATOR_TASKS": conf_rules.operator_tasks,
     "PROBE_ADDRESS": conf_rules.address,
 }
 KEYS = tuple(f.name.upper() for f in fields(Settings))
@@ -181,8 +184,8 @@ def read() -> tuple[Settings, list[Fault]]:
             good[key.lower()] = value
     if "retention" in good:
         good["retention"] = {**_default_retention(), **good["retention"]}
-    if "redact" in good:
-        good["redact"] = tuple(good["redact"])
+    for key in {"redact", "operator_tasks"} & good.keys():
+        good[key] = good[key] if good[key] is None else tuple(good[key])
     settings = Settings(**good)
     return settings, faults + _database_faults(settings) + _clock_faults() + _sum_faults(settings)
 

@@ -45,6 +45,14 @@ def redact(value: Any) -> str | None:
     return None if good else "a list of words; a value whose name holds one of them is not shown"
 
 
+def operator_tasks(value: Any) -> str | None:
+    wish = 'None, or a list of dotted paths of tasks, or ["*"] for every one of the installed apps'
+    if value is None:
+        return None
+    good = isinstance(value, list | tuple) and all(isinstance(i, str) for i in value)
+    return None if good and all(i == "*" or i.rpartition(".")[0] for i in value) else wish
+
+
 def address(value: Any) -> str | None:
     """Where a probe listens; a port alone means the loopback."""
     if value is None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from django import forms
 from django.http import QueryDict
-from django.tasks import Task
 from django.tasks.exceptions import InvalidTask
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -15,7 +14,7 @@ from jobqueue import redact
 from jobqueue.conf import settings
 from jobqueue.models import Schedule
 from jobqueue.payload import encode
-from jobqueue.scheduling import cron
+from jobqueue.scheduling import cron, operator_tasks
 from jobqueue.tasks import UnknownTask, check_arguments, resolve, signature_text
 
 if TYPE_CHECKING:
@@ -37,6 +36,10 @@ def covered(schedule: Schedule) -> tuple[Any, Any]:
 class ScheduleForm(_Base):
     """Secrets among the arguments are shown covered, and are kept unless they are edited."""
 
+    task = forms.ChoiceField(
+        label=gettext_lazy("Task"),
+        help_text=gettext_lazy("The project chooses which tasks are listed: OPERATOR_TASKS."),
+    )
     args = forms.JSONField(
         label=gettext_lazy("Arguments"),
         required=False,
@@ -63,9 +66,8 @@ class ScheduleForm(_Base):
             "priority",
             "catch_up",
         )
-        widgets = {"task": forms.TextInput, "cron": forms.TextInput}
+        widgets = {"cron": forms.TextInput}
         help_texts = {
-            "task": gettext_lazy("Its dotted path, such as shop.tasks.clean_up."),
             "cron": gettext_lazy("Five fields, such as 30 2 * * MON-FRI."),
             "queue": gettext_lazy("Empty: the task's own queue."),
             "priority": gettext_lazy("Empty: the task's own priority."),
@@ -78,6 +80,9 @@ class ScheduleForm(_Base):
             initial = {"args": self.covered[0], "kwargs": self.covered[1]}
         super().__init__(data, instance=instance, initial=initial)
         self.fields["priority"].required = False
+        self.tasks = operator_tasks.offered()
+        choices = [("", "---------"), *((path, path) for path in self.tasks)]
+        cast(forms.ChoiceField, self.fields["task"]).choices = choices
 
     def clean_args(self) -> Any:
         return self._value("args", list, _('Write a list, such as [7, "mail"].'))
@@ -117,11 +122,7 @@ class ScheduleForm(_Base):
         return data
 
     def _check_call(self, data: dict[str, Any]) -> None:
-        try:
-            task: Task[..., Any] = resolve(data["task"])
-        except UnknownTask as error:
-            self.add_error("task", str(error))
-            return
+        task = self.tasks[data["task"]]
         if data.get("priority") is None and "priority" not in self.errors:
             data["priority"] = task.priority
         try:

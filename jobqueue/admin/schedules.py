@@ -29,7 +29,7 @@ from jobqueue.conf import settings
 from jobqueue.exceptions import JobQueueError
 from jobqueue.models import Schedule
 from jobqueue.operations import schedules
-from jobqueue.scheduling import cron
+from jobqueue.scheduling import cron, operator_tasks
 from jobqueue.tasks import UnknownTask
 
 SHOWN = 200
@@ -39,9 +39,24 @@ ADD, CHANGE = "jobqueue.add_schedule", "jobqueue.change_schedule"
 
 
 def _enable(schedule: Schedule, by: User, reason: str) -> tuple[bool, str]:
+    if refused := _refusal(schedule):
+        return False, refused
     changed = schedules.enable(schedule, by=by, reason=reason)
     text = _("Enabled %(name)s.") if changed else _("The schedule %(name)s was enabled already.")
     return changed, text % {"name": schedule.name}
+
+
+def _refusal(schedule: Schedule) -> str:
+    """Why nobody may let this one run; the code's own declarations are the project's choice."""
+    if schedule.origin == Schedule.Origin.CODE:
+        return ""
+    try:
+        operator_tasks.check(schedule.task)
+    except operator_tasks.TaskNotOffered:
+        return _(
+            "The project does not let operators schedule %(task)s (setting OPERATOR_TASKS)."
+        ) % {"task": schedule.task}
+    return ""
 
 
 def _disable(schedule: Schedule, by: User, reason: str) -> tuple[bool, str]:
@@ -59,6 +74,8 @@ def _delete(schedule: Schedule, by: User, reason: str) -> tuple[bool, str]:
 
 
 def _run(schedule: Schedule, by: User, reason: str) -> tuple[bool, str]:
+    if refused := _refusal(schedule):
+        return False, refused
     try:
         job = schedules.run(schedule, by=by, reason=reason)
     except (UnknownTask, JobQueueError, TypeError, ValueError) as error:
@@ -169,6 +186,7 @@ class ScheduleAdmin(DeskAdmin):
             "now": now,
             "ticks": ticks if schedule.enabled and not fault else [],
             "fault": fault,
+            "refused": _refusal(schedule),
             "last": list(schedule.ticks.order_by("-tick_at")[:LAST_TICKS]),
             "args": redact.pretty(args[0])[0],
             "kwargs": redact.pretty(args[1])[0],

@@ -15,6 +15,7 @@ from jobqueue.checks import server_fault
 from jobqueue.conf import settings
 from jobqueue.insight import stats
 from jobqueue.models import Job
+from jobqueue.scheduling import operator_tasks
 from jobqueue.states import IdleReason, State
 
 IDLE_REMEDIES: dict[str, str] = {
@@ -161,6 +162,13 @@ def _parked() -> Iterator[Finding]:
         yield Finding(WARNING, text, "Deploy the code that has it, or cancel them.")
 
 
+def _operator_tasks() -> Iterator[Finding]:
+    if names := operator_tasks.unknown_names():
+        text = f"JOBQUEUE['OPERATOR_TASKS'] names what is no task: {', '.join(names)}."
+        remedy = "Write dotted paths of tasks in the `tasks` modules of installed apps."
+        yield Finding(WARNING, text, remedy)
+
+
 EXAMINATIONS: tuple[Callable[[], Iterator[Finding]], ...] = (
     _database,
     _tables,
@@ -168,4 +176,5 @@ EXAMINATIONS: tuple[Callable[[], Iterator[Finding]], ...] = (
     _fleet,
     _queues,
     _parked,
+    _operator_tasks,
 )

@@ -123,6 +123,11 @@ def _declare(declaration: Declaration) -> None:
 def declared() -> list[Declaration]:
     """Return every schedule declared in the `tasks` modules of the installed apps."""
     autodiscover_modules("tasks")
+    return so_far()
+
+
+def so_far() -> list[Declaration]:
+    """Return those of the modules that have been imported."""
     return list(_declared.values())
 
 

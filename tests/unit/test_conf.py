@@ -84,6 +84,7 @@ BAD = {
     "RESULT_MAX_BYTES": [0, "1MB"],
     "PROGRESS_MAX_BYTES": [0, 2**30],
     "REDACT": [None, "password", [1], [""]],
+    "OPERATOR_TASKS": ["shop.tasks.clean_up", [1], ["clean_up"], [""], {"*"}],
     "PROBE_ADDRESS": ["here", "host:", "host:65536", "host:²", 9000],
 }
 
@@ -107,6 +108,7 @@ GOOD = {
     "TIMEOUT_SECONDS": [None, 0.5, 86400],
     "RETENTION": [{}, {"DEAD": None}, {"SUCCEEDED": 0}, {"ACTS": None}],
     "REDACT": [[], ["pin"], ("pin",)],
+    "OPERATOR_TASKS": [None, [], ["*"], ("shop.tasks.clean_up",)],
     "PROBE_ADDRESS": [None, "127.0.0.1:0", "[::1]:9000"],
     "BACKOFF_BASE_SECONDS": [0, 3600],
 }

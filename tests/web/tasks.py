@@ -2,6 +2,8 @@
 
 from django.tasks import task
 
+from tests.sample_tasks import post  # noqa: F401  (a task of another module, to be chosen here)
+
 
 @task
 def send_receipt(order: int, **options: object) -> str:

@@ -104,7 +104,7 @@ class Things:
 
 
 @pytest.fixture
-def things() -> Things:
+def things(operators_tasks: None) -> Things:
     Queue.objects.create(name="mail", paused_at=timezone.now())
     schedule = Schedule.objects.create(
         name="nightly", task=rows.TASK, args=[1], cron="0 3 * * *", queue="mail", enabled=True

@@ -25,7 +25,11 @@ GOOD = {
     "priority": "5",
     "catch_up": "once",
 }
-pytestmark = [pytest.mark.spec("S226", "S227"), pytest.mark.django_db]
+pytestmark = [
+    pytest.mark.spec("S226", "S227"),
+    pytest.mark.django_db,
+    pytest.mark.usefixtures("operators_tasks"),
+]
 
 
 def made(**fields: Any) -> Schedule:
@@ -73,7 +77,8 @@ def test_a_new_schedule_takes_the_priority_of_its_task_unless_another_is_given(
         ({"cron": "0 0 30 2 *"}, "day 30"),
         ({"timezone": "Mars/Base"}, "is not a time zone"),
         ({"task": "shop.tasks.nothing"}, "shop.tasks.nothing"),
-        ({"task": "os.system"}, "is not a task"),
+        ({"task": "os.system"}, "os.system is not one of the available choices"),
+        ({"task": "tests.sample_tasks.send"}, "is not one of the available choices"),
         ({"args": "7"}, "Write a list"),
         ({"args": "[7"}, "valid JSON"),
         ({"args": "[1, 2, 3]"}, "too many positional"),
