@@ -1,4 +1,4 @@
-"""Which tasks an operator may schedule is the project's choice; no name that is sent is imported."""
+"""Which tasks operators may schedule is the project's choice; no name that is sent is imported."""
 
 import sys
 from pathlib import Path
