@@ -28,7 +28,7 @@ from jobqueue.checks import check_backend
 from jobqueue.conf import Settings
 from jobqueue.scheduling import declared
 from jobqueue.worker.process.recycle import Recycling
-from jobqueue.worker.process.supervisor_link import RECYCLED, parent
+from jobqueue.worker.process.supervisor_link import RECYCLED, SupervisorLink, parent
 from jobqueue.worker.startup import CannotStartError
 from jobqueue.worker.worker import Worker, WorkerOptions
 
@@ -195,14 +195,20 @@ def launch(options: Options, command: Sequence[str] | None = None) -> int:
         from jobqueue import supervisor
 
         words = command or supervisor.command_line()
-        return supervisor.run(words, options.processes, settings, restart=not options.until_idle)
+        return supervisor.run(
+            words,
+            options.processes,
+            settings,
+            restart=not options.until_idle,
+            max_runtime=options.max_runtime,
+        )
     autodiscover_modules("tasks")
     worker_options = WorkerOptions(
         queues=parse_queues(options.queues),
         name=options.name if above is None or not options.name else f"{options.name}-{above.child}",
         lead=options.lead,
         until_idle=options.until_idle,
-        max_runtime=options.max_runtime,
+        max_runtime=_runtime(options, above),
         recycling=Recycling(max_jobs=options.max_jobs, max_memory=options.max_memory),
         parent=above,
     )
@@ -223,6 +229,13 @@ def launch(options: Options, command: Sequence[str] | None = None) -> int:
         _exit_now(code)
     _bound_the_exit(Exit(code, worker.watchdog.deadline, worker.is_stuck))
     return code
+
+
+def _runtime(options: Options, above: SupervisorLink | None) -> float | None:
+    """A replacement has what its supervisor has left, not all of it again."""
+    if above is not None and above.max_runtime is not None:
+        return above.max_runtime
+    return options.max_runtime
 
 
 def _say(error: Exception, code: int) -> int:

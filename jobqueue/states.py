@@ -86,6 +86,7 @@ class IdleReason(StrEnum):
     ANSWERS = "ANSWERS"  # claims whose answers were lost may fill all slots
     OUTCOMES = "OUTCOMES"  # all slots are waiting for outcomes to be written
     OUTAGE = "OUTAGE"  # the database does not answer the claims
+    MAX_JOBS = "MAX_JOBS"  # no more attempts may begin in this process: it awaits the last ones
 
 
 class Verb(StrEnum):

@@ -21,7 +21,14 @@ from jobqueue.store.connections import Backoff, Session
 from jobqueue.worker.hints import send_hint
 from jobqueue.worker.process.liveness import announcements
 from jobqueue.worker.process.signals import HANDLED, STOPS
-from jobqueue.worker.process.supervisor_link import CHILD, PIPE, RECYCLED, SUPERVISOR
+from jobqueue.worker.process.supervisor_link import (
+    CHILD,
+    PIPE,
+    RECYCLED,
+    RECYCLED_DIED,
+    RUNTIME,
+    SUPERVISOR,
+)
 
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.5, 30.0
 BURST, BURST_SECONDS = 10, 60.0
@@ -32,17 +39,26 @@ LOG_SECONDS = 2.0  # for the last events, if the project's log handlers are slow
 # A child without a beat for this long, while the database answers the supervisor, is replaced.
 STALE_SECONDS, LOOK_SECONDS = 60.0, 15.0
 WORST_FIRST = (1, 2, 5, 6, 3, 4, 0)
+DIED, OUT_OF_TIME = 3, 4
+REPLACED = (RECYCLED, RECYCLED_DIED)
 log = get_logger()
 
 
-def run(command: Sequence[str], processes: int, settings: Settings, *, restart: bool = True) -> int:
+def run(
+    command: Sequence[str],
+    processes: int,
+    settings: Settings,
+    *,
+    restart: bool,
+    max_runtime: float | None,
+) -> int:
     """Run this command line as `processes` workers until a stop; return the worst exit code.
 
     The command is that of one worker, which learns from its environment that it has a supervisor
-    (see `jobqueue.worker.process.supervisor_link`). Without `restart` every child runs once, as in
-    drain mode.
+    (see `jobqueue.worker.process.supervisor_link`). Without `restart`, as in drain mode, only a
+    child that asks for it is replaced. After `max_runtime` seconds none is.
     """
-    supervisor = Supervisor(command, processes, settings, restart=restart)
+    supervisor = Supervisor(command, processes, settings, restart=restart, max_runtime=max_runtime)
     with logs.delivering(lambda: LOG_SECONDS):
         return asyncio.run(supervisor.run())
 
@@ -50,7 +66,8 @@ def run(command: Sequence[str], processes: int, settings: Settings, *, restart: 
 def worst(codes: Sequence[int]) -> int:
     """Return the worst exit code, worst first: 1, 5, 6, 3, 4, 0. A child killed by a signal counts
     as 1; one that exited to be replaced just before the stop, as 0."""
-    known = [0 if code == RECYCLED else code if code in WORST_FIRST else 1 for code in codes]
+    replaced = {RECYCLED: 0, RECYCLED_DIED: DIED}
+    known = [replaced.get(code, code if code in WORST_FIRST else 1) for code in codes]
     return min(known, key=WORST_FIRST.index, default=0)
 
 
@@ -58,11 +75,19 @@ class Supervisor:
     """Starts, watches and stops the children. They share its output."""
 
     def __init__(
-        self, command: Sequence[str], processes: int, settings: Settings, *, restart: bool = True
+        self,
+        command: Sequence[str],
+        processes: int,
+        settings: Settings,
+        *,
+        restart: bool,
+        max_runtime: float | None,
     ) -> None:
         self.id = str(uuid4())
         self.command, self.processes, self.settings = list(command), processes, settings
-        self.restart = restart
+        self.restart, self.max_runtime = restart, max_runtime
+        self.begun_at = 0.0
+        self.died = False  # in drain mode: a job died in a child that was replaced
         self.log = log.bind(supervisor=self.id)
         self.children: dict[int, Process] = {}
         self.stopping = asyncio.Event()
@@ -79,6 +104,7 @@ class Supervisor:
         for number in HANDLED:
             loop.add_signal_handler(number, self.forward, number)
         self.log.info("supervisor_started", processes=self.processes, pid=os.getpid())
+        self.begun_at = loop_time()
         watcher = asyncio.create_task(self._watch())
         killer = asyncio.create_task(self._kill_late())
         try:
@@ -92,7 +118,7 @@ class Supervisor:
             await self._session.close()
             for descriptor in self._pipe:
                 os.close(descriptor)
-        code = worst(codes)
+        code = worst([*codes, DIED] if self.died else codes)
         self.log.info("supervisor_stopped", code=code, codes=codes)
         return code
 
@@ -113,22 +139,36 @@ class Supervisor:
         while True:
             started = loop_time()
             code = await self._one_child(number)
-            if self.stopping.is_set() or not self.restart:
+            if self.stopping.is_set() or self._is_done(code):
                 return code
-            if code == RECYCLED:
+            if code in REPLACED:
+                self.died = self.died or code == RECYCLED_DIED
                 await self._pause(RECYCLE_PAUSE_SECONDS)
-                continue
-            if loop_time() - started > BURST_SECONDS:
-                backoff.reset()
-            exits.append(loop_time())
-            while exits[0] < loop_time() - BURST_SECONDS:
-                exits.popleft()
-            if len(exits) > BURST:
-                self.log.critical("child_given_up", child=number, exits=len(exits), code=code)
-                return code or 1
-            await self._pause(backoff.next_delay())
+            else:
+                if loop_time() - started > BURST_SECONDS:
+                    backoff.reset()
+                exits.append(loop_time())
+                while exits[0] < loop_time() - BURST_SECONDS:
+                    exits.popleft()
+                if len(exits) > BURST:
+                    self.log.critical("child_given_up", child=number, exits=len(exits), code=code)
+                    return code or 1
+                await self._pause(backoff.next_delay())
             if self.stopping.is_set():
                 return code
+            if self._runtime_left() == 0:
+                return OUT_OF_TIME if code in (0, *REPLACED) else code
+
+    def _is_done(self, code: int) -> bool:
+        """Whether a child that left with this code has done all that there was for it to do."""
+        if self.max_runtime is not None and code == OUT_OF_TIME:
+            return True
+        return not self.restart and code not in REPLACED
+
+    def _runtime_left(self) -> float | None:
+        if self.max_runtime is None:
+            return None
+        return max(self.begun_at + self.max_runtime - loop_time(), 0.0)
 
     async def _one_child(self, number: int) -> int:
         try:
@@ -152,6 +192,8 @@ class Supervisor:
     async def _spawn(self, number: int) -> Process:
         reading = self._pipe[0]
         environment = {SUPERVISOR: self.id, CHILD: str(number), PIPE: str(reading)}
+        if (left := self._runtime_left()) is not None:
+            environment[RUNTIME] = str(left)
         return await asyncio.create_subprocess_exec(
             *self.command,
             env={**os.environ, **environment},

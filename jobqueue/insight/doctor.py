@@ -24,6 +24,7 @@ IDLE_REMEDIES: dict[str, str] = {
     IdleReason.ANSWERS: "Claims whose answer was lost are looked for; it ends by itself.",
     IdleReason.OUTCOMES: "All slots wait for their outcomes to be written: look for locked rows.",
     IdleReason.OUTAGE: "The database does not answer its claims: see its log.",
+    IdleReason.MAX_JOBS: "It leaves when its last jobs have ended; a supervisor then replaces it.",
 }
 ERROR, WARNING, NOTE = "error", "warning", "note"
 SKEW_SECONDS = 2.0

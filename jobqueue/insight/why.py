@@ -22,6 +22,7 @@ IDLE: Mapping[str, Promise] = {
     IdleReason.ANSWERS: gettext_lazy("claims whose answer was lost are looked for"),
     IdleReason.OUTCOMES: gettext_lazy("outcomes wait to be written"),
     IdleReason.OUTAGE: gettext_lazy("the database does not answer"),
+    IdleReason.MAX_JOBS: gettext_lazy("--max-jobs is reached, the last ones still run"),
 }
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from psycopg import AsyncConnection
 from psycopg.rows import class_row
@@ -43,7 +43,7 @@ WITH RECURSIVE ready(name) AS (
         UNION SELECT name FROM further WHERE ('-' || name) <> ALL(%(queues)s::text[])
     ) names WHERE left(name, 1) NOT IN ('*', '-')
 )
-SELECT clock_timestamp() AS now,
+SELECT
     EXISTS (
         SELECT FROM served s WHERE NOT s.paused AND (
             SELECT true FROM jobqueue_job j
@@ -75,7 +75,8 @@ SELECT clock_timestamp() AS now,
         WHERE j.state IN ('CANCELLED', 'DEAD', 'SUCCEEDED') AND j.state = 'DEAD'
           AND (j.queue = ANY(%(queues)s::text[])
                OR '*' = ANY(%(queues)s::text[]) AND ('-' || j.queue) <> ALL(%(queues)s::text[]))
-          AND j.finished_at >= %(since)s::timestamptz) AS died,
+          AND j.finished_at >= (SELECT started_at FROM jobqueue_worker WHERE id = %(worker)s)
+    ) AS died,
     (SELECT count(*) FROM jobqueue_schedule WHERE enabled) AS schedules
 """
 
@@ -84,7 +85,6 @@ SELECT clock_timestamp() AS now,
 class Left:
     """What is left in the served queues, whoever holds it."""
 
-    now: datetime
     waiting: bool
     running: bool
     scheduled: bool
@@ -99,14 +99,12 @@ class Left:
 
 
 async def left(
-    connection: Connection, queues: Sequence[str], horizon: float | None, since: datetime | None
+    connection: Connection, queues: Sequence[str], horizon: float | None, worker: UUID
 ) -> Left:
     """Look at these queues. Scheduled jobs count when they fall due within `horizon` seconds (all
-    of them without one), dead ones when they died since that moment."""
+    of them without one), dead ones when they died since this worker's start."""
     cursor = connection.cursor(row_factory=class_row(Left))
-    await cursor.execute(
-        LEFT, {"queues": list(queues), "horizon": horizon, "since": since or "infinity"}
-    )
+    await cursor.execute(LEFT, {"queues": list(queues), "horizon": horizon, "worker": worker})
     answer = await cursor.fetchone()
     assert answer is not None  # noqa: S101  (a SELECT without FROM)
     return answer

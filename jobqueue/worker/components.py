@@ -45,6 +45,7 @@ class Components:
         shutdown: Shutdown,
         *,
         on_beat: Callable[[], None],
+        on_spent: Callable[[], None],
         exit_now: Callable[[str], None],
         send_finished: Callable[[Sequence[int]], object],
     ) -> None:
@@ -106,6 +107,7 @@ class Components:
             self.signal_threads,
             self.outage_log,
             lost_slots=lambda: self.claimer.intake.lost_claims.slots,
+            is_spent=lambda: self.claimer.intake.within(1) < 1,
             is_running=lambda: shutdown.phase is Phase.RUNNING,
         )
         self.bulk_orders = BulkOrders(settings.effective_poll_seconds)
@@ -134,9 +136,11 @@ class Components:
             registry,
             self.executor,
             (self._error_policy("claim"), ErrorPolicy("claim 2", self.outage_log, helper=True)),
+            max_attempts=options.recycling.max_jobs,
             is_notified=self._is_notified,
             notify_ready=self._notify_ready,
             is_overdue=lambda: self.heartbeat.overdue,
+            on_spent=on_spent,
         )
         self.stuck = StuckHandlers(settings, registry, shutdown.request)
         self.lease_guard = LeaseGuard(settings, registry, self.executor, exit_now)

@@ -28,10 +28,11 @@ class IdleReasons:
         outage_log: OutageLog,
         *,
         lost_slots: Callable[[], int],
+        is_spent: Callable[[], bool],
         is_running: Callable[[], bool],
     ) -> None:
         self.registry, self.signals, self.outage_log = registry, signals, outage_log
-        self.lost_slots, self.is_running = lost_slots, is_running
+        self.lost_slots, self.is_spent, self.is_running = lost_slots, is_spent, is_running
         self.reason: IdleReason | None = None
         self._claimed, self._claimed_at = -1, time.monotonic()
         self._since = self._log_at = 0.0
@@ -70,4 +71,6 @@ class IdleReasons:
             return IdleReason.ANSWERS
         if free <= 0 and all(inflight.ended for inflight in self.registry):
             return IdleReason.OUTCOMES
+        if free > 0 and self.is_spent():
+            return IdleReason.MAX_JOBS
         return None

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from uuid import UUID
 
 from jobqueue.clock import loop_time
 from jobqueue.logs import get_logger
@@ -18,23 +18,29 @@ from jobqueue.worker.options import WorkerOptions
 from jobqueue.worker.shutdown import CLOSE_SECONDS
 
 OUT_OF_TIME = "max runtime"
+# So much of a start does not count; what the database keeps it waiting beyond that does.
+START_SECONDS = 5.0
 
 
 class Limits:
-    """Counted from here. `stop` starts the shutdown, with its reason."""
+    """`stop` starts the shutdown, with its reason. The time counts from when the worker serves."""
 
     def __init__(
         self,
         options: WorkerOptions,
         session: Session,
+        worker: UUID,
         registry: InFlightJobs,
         stop: Callable[[str], None],
     ) -> None:
         self.options, self.session, self.registry, self.stop = options, session, registry, stop
+        self.worker = worker
         self.verdict: IdleVerdict | None = None
+        self.died = 0  # jobs that were seen to die, in drain mode
         self._watch: IdleWatch | None = None
         limit = options.max_runtime
-        self._end = None if limit is None else loop_time() + limit
+        # At the latest, however long the start takes.
+        self._end = None if limit is None else loop_time() + START_SECONDS + limit
 
     @property
     def are_set(self) -> bool:
@@ -63,13 +69,15 @@ class Limits:
 
     async def run(self) -> None:
         """The service: returns once it has requested the stop."""
-        left = None
-        if self._end is not None:
-            left = max(self._end - loop_time(), 0.0)
+        left = self.options.max_runtime
+        if left is not None and self._end is not None:
+            left = max(min(left, self._end - loop_time()), 0.0)
         if self.options.until_idle:
             inflight = self.registry.__len__
             queues = list(self.options.queues)
-            self._watch = IdleWatch(self.session, queues, max_runtime=left, inflight=inflight)
+            self._watch = IdleWatch(
+                self.session, queues, self.worker, max_runtime=left, inflight=inflight
+            )
             self.verdict = await self._watch.wait()
         elif left is not None:
             await asyncio.sleep(left)
@@ -81,8 +89,12 @@ class Limits:
 
     async def confirm(self) -> None:
         """Count the dead jobs once more: some ended after the last look."""
-        if self._watch is not None and self.verdict is not None:
-            self.verdict = await self._watch.confirm(self.verdict, CLOSE_SECONDS)
+        if self._watch is None:
+            return
+        looked = await self._watch.confirm(self.verdict or IdleVerdict(idle=False), CLOSE_SECONDS)
+        self.died = looked.died
+        if self.verdict is not None:
+            self.verdict = looked
 
 
 LOOK_SECONDS = 1.0
@@ -119,13 +131,13 @@ class IdleWatch:
         self,
         session: Session,
         queues: Sequence[str],
+        worker: UUID,
         *,
         max_runtime: float | None,
         inflight: Callable[[], int],
     ) -> None:
         self.session, self.queues, self.inflight = session, tuple(queues), inflight
-        self.max_runtime = max_runtime
-        self._since: datetime | None = None  # by the database's clock
+        self.worker, self.max_runtime = worker, max_runtime
         self._latest: idleness.Left | None = None
 
     async def wait(self) -> IdleVerdict:
@@ -154,16 +166,14 @@ class IdleWatch:
         bound = COUNT_SECONDS if end is None else max(min(COUNT_SECONDS, end - loop_time()), 0.1)
         horizon = None if end is None else end - loop_time()
         try:
-            left = await self.session.call(idleness.left, bound, self.queues, horizon, self._since)
+            left = await self.session.call(idleness.left, bound, self.queues, horizon, self.worker)
         except Exception as error:
             if not is_transient(error):
                 raise
             log.warning("idle_check_failed", error=repr(error))
             return False
-        if self._since is None:
-            self._since = left.now
-            if left.schedules:
-                log.warning("idle_schedules_found", schedules=left.schedules)
+        if self._latest is None and left.schedules:
+            log.warning("idle_schedules_found", schedules=left.schedules)
         self._latest = left
         return left.idle and self.inflight() == 0
 

@@ -21,7 +21,7 @@ from jobqueue.worker.execution.containment import adopt_children
 from jobqueue.worker.inflight import Fate, InFlight, InFlightJobs
 from jobqueue.worker.options import WorkerOptions, identity
 from jobqueue.worker.probe import Probe
-from jobqueue.worker.process.supervisor_link import RECYCLED, SupervisorLink
+from jobqueue.worker.process.supervisor_link import RECYCLED, RECYCLED_DIED, SupervisorLink
 from jobqueue.worker.process.teardown import Threads, close_loop, run_through
 from jobqueue.worker.process.watchdog import FORCED, Watchdog
 from jobqueue.worker.run_limits import Limits
@@ -123,11 +123,16 @@ class Worker:
             self.registry,
             self.shutdown,
             on_beat=self._on_beat,
+            on_spent=self._on_spent,
             exit_now=self.watchdog.exit_now,
             send_finished=self.send_finished,
         )
         self.limits = Limits(
-            self.options, self.components.watching, self.registry, self._limit_reached
+            self.options,
+            self.components.watching,
+            self.identity.id,
+            self.registry,
+            self._limit_reached,
         )
         self.probe = Probe(
             self.settings,
@@ -256,7 +261,7 @@ class Worker:
         if self.registry.counts[Fate.UNRECORDED]:
             return UNRECORDED
         if self.recycled:
-            return RECYCLED
+            return RECYCLED_DIED if self.limits.died else RECYCLED
         return self.limits.code
 
     @property
@@ -277,8 +282,16 @@ class Worker:
         self.watchdog.rearm()
         self.components.handler_threads.close_idle()
         self.components.stuck.check()
-        why = self.options.recycling.due(self.registry.counts[Fate.COMPLETED])
-        if why and not self.shutdown.requested.is_set():
+        if why := self.options.recycling.due():
+            self._recycle(why)
+
+    def _on_spent(self) -> None:
+        done = self.registry.counts[Fate.COMPLETED]
+        self._recycle(f"{done} jobs done, --max-jobs is {self.options.recycling.max_jobs}")
+
+    def _recycle(self, why: str) -> None:
+        """Make room for a fresh process; without a supervisor somebody else starts it."""
+        if not self.shutdown.requested.is_set():
             self.recycled = self.options.parent is not None
             self.shutdown.request(why)
 

@@ -86,12 +86,23 @@ def supervise(parameters, tmp_path):
     started, notes = [], tmp_path / "notes"
     notes.touch()
 
-    def supervise(script, processes=2, *, restart=True, program=sys.executable, **settings):
+    def supervise(
+        script,
+        processes=2,
+        *,
+        restart=True,
+        max_runtime=None,
+        program=sys.executable,
+        capture=False,
+        **settings,
+    ):
         plain = {key: value for key, value in parameters.items() if isinstance(value, str | int)}
-        arguments = [json.dumps(plain), json.dumps(settings), str(processes), json.dumps(restart)]
+        ends = [json.dumps(restart), json.dumps(max_runtime)]
+        arguments = [json.dumps(plain), json.dumps(settings), str(processes), *ends]
         process = subprocess.Popen(
             [sys.executable, RUNNER, *arguments, program, "-c", script],
             cwd=ROOT,
+            stdout=subprocess.PIPE if capture else None,
             env={
                 **os.environ,
                 "NOTES": str(notes),
@@ -231,6 +242,7 @@ async def test_the_verdict_is_the_worst_exit_code(supervise):
         ([6, 5], 5),
         ([3, 5], 5),
         ([0, 10], 0),
+        ([4, 11], 3),
         ([5, 1], 1),
         ([0, -9], 1),
         ([0, 77], 1),
@@ -239,6 +251,35 @@ async def test_the_verdict_is_the_worst_exit_code(supervise):
 )
 def test_the_order_of_exit_codes(codes, verdict):
     assert worst(codes) == verdict
+
+
+@pytest.mark.spec("S197", "S162")
+async def test_a_child_whose_run_is_over_is_not_started_again(supervise):
+    process = supervise(START + "os._exit(4)", 2, max_runtime=60.0)
+    await until(lambda: process.poll() is not None)
+    assert process.returncode == 4
+    assert len(process.pids()) == 2
+
+
+@pytest.mark.spec("S196", "S162")
+async def test_a_replacement_has_what_is_left_of_the_run_and_none_is_started_after_it(supervise):
+    left = START + "print(os.environ['JOBQUEUE_MAX_RUNTIME'], flush=True); os._exit(10)"
+    process = supervise(left, 1, max_runtime=1.5, RECYCLE_PAUSE_SECONDS=0.2, capture=True)
+    text, _ = await asyncio.to_thread(process.communicate)
+    runtimes = [float(line) for line in text.split()]
+    assert process.returncode == 4
+    assert 1 < len(runtimes) < 10
+    assert runtimes == sorted(runtimes, reverse=True)
+    assert 1.4 < runtimes[0] <= 1.5
+
+
+@pytest.mark.spec("S196", "S160")
+async def test_in_drain_mode_only_a_child_that_asks_for_it_is_replaced(supervise):
+    recycled = START + "os._exit(11 if len(open(os.environ['NOTES']).readlines()) < 4 else 0)"
+    process = supervise(recycled, 1, restart=False, RECYCLE_PAUSE_SECONDS=0.001)
+    await until(lambda: process.poll() is not None)
+    assert len(process.pids()) == 4
+    assert process.returncode == 3  # a job died in one that was replaced
 
 
 @pytest.mark.spec("S109")
@@ -284,7 +325,8 @@ class Child:
 
 @pytest.mark.spec("S197b")
 async def test_only_two_answers_in_a_row_end_a_child(monkeypatch):
-    supervisor, child = Supervisor(["unused"], 1, Settings()), Child(7)
+    supervisor = Supervisor(["unused"], 1, Settings(), restart=True, max_runtime=None)
+    child = Child(7)
     supervisor.children = {1: child}
     away = CallTimeout("away")
     call = AsyncMock(side_effect=[away, {7}, away, {7}, set(), {7}, {7}])
@@ -315,7 +357,7 @@ async def nodes(parameters, connection):
     command = [sys.executable, str(RUNNER.with_name("run_node.py")), plain, "{}"]
     process = await asyncio.to_thread(
         subprocess.Popen,
-        [sys.executable, RUNNER, plain, "{}", "3", "true", *command],
+        [sys.executable, RUNNER, plain, "{}", "3", "true", "null", *command],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
         stdout=subprocess.DEVNULL,
@@ -358,10 +400,8 @@ def _environment(pid):
     return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
 
 
-def test_a_worker_is_due_for_recycling_by_jobs_or_by_memory():
-    assert Recycling().due(10**9) is None
-    assert Recycling(max_jobs=5).due(4) is None
-    assert "--max-jobs" in Recycling(max_jobs=5).due(5)
-    assert "--max-memory" in Recycling(max_memory=1).due(0)
-    assert Recycling(max_memory=10**6).due(0) is None
+def test_a_worker_is_due_for_recycling_by_its_memory():
+    assert Recycling().due() is None
+    assert "--max-memory" in Recycling(max_memory=1).due()
+    assert Recycling(max_memory=10**6).due() is None
     assert 10**6 < resident_bytes() < 10**12

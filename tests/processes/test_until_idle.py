@@ -101,6 +101,15 @@ def test_a_worker_that_has_done_its_jobs_is_replaced_without_a_loss(fleet):
     assert any("--max-jobs is 1" in e["reason"] for e in supervisor.events("worker_stopped"))
 
 
+@pytest.mark.spec("S160", "S196")
+def test_a_job_that_died_in_a_worker_that_was_replaced_is_not_forgotten(fleet):
+    """The one that drains the queue started after it."""
+    tasks.die.using(priority=50).enqueue()
+    enqueue_many([(tasks.add, (n, 1)) for n in range(10)])
+    assert drained(fleet, "--processes", "2", "--max-jobs", "4") == 3
+    assert Job.objects.filter(state="SUCCEEDED").count() == 10
+
+
 def leader():
     now = timezone.now()
     holder = LeaderLease.objects.filter(expires_at__gt=now).values_list("holder", flat=True).first()

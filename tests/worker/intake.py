@@ -30,11 +30,11 @@ async def proxy(parameters):
 class Intake:
     """A claimer as a service, with a finisher that writes what is handed back."""
 
-    def __init__(self, parameters, proxy, settings, queues):
+    def __init__(self, parameters, proxy, settings, queues, max_attempts):
         host, port = proxy.address
         far = {**parameters, "host": host, "port": port}
         self.registry = InFlightJobs(settings.concurrency)
-        self.outage_log, self.recorded = OutageLog(), RecordedEvents()
+        self.outage_log, self.recorded, self.spent = OutageLog(), RecordedEvents(), []
         self.completer = Completer(
             Session(far, "finish"),
             uuid4(),
@@ -58,9 +58,11 @@ class Intake:
                 ErrorPolicy("claim", self.outage_log),
                 ErrorPolicy("claim 2", self.outage_log, helper=True),
             ),
+            max_attempts=max_attempts,
             is_notified=lambda: True,
             notify_ready=lambda queue: None,
             is_overdue=lambda: True,
+            on_spent=lambda: self.spent.append(len(self.registry)),
         )
         self.tasks = []
 
@@ -89,8 +91,8 @@ class Intake:
 async def make(parameters, proxy):
     made = []
 
-    def make(settings=CALM, queues=("default", "mail")):
-        made.append(Intake(parameters, proxy, settings, queues))
+    def make(settings=CALM, queues=("default", "mail"), max_attempts=None):
+        made.append(Intake(parameters, proxy, settings, queues, max_attempts))
         return made[-1]
 
     yield make

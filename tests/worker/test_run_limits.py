@@ -12,7 +12,7 @@ from jobqueue.store.error_classes import CallTimeout
 from jobqueue.worker import run_limits
 from jobqueue.worker.run_limits import IdleWatch
 from tests.children import wait_until
-from tests.rows import add_job, add_running, ago, ahead, insert
+from tests.rows import add_job, add_running, add_worker, ago, ahead, insert
 from tests.waiting import until
 from tests.worker.parts import working
 
@@ -24,14 +24,14 @@ def _quick(monkeypatch):
 
 
 @pytest_asyncio.fixture
-async def watch(parameters):
-    """Watch the queues `default` and `mail`."""
-    sessions, tasks = [], []
+async def watch(parameters, connection):
+    """Watch the queues `default` and `mail`, for a worker that starts now."""
+    sessions, tasks, worker = [], [], await add_worker(connection, started_at=ago(0))
 
     def watch(*, max_runtime=None, inflight=lambda: 0):
         sessions.append(Session(parameters, "idle"))
         watch = IdleWatch(
-            sessions[-1], ["default", "mail"], max_runtime=max_runtime, inflight=inflight
+            sessions[-1], ["default", "mail"], worker, max_runtime=max_runtime, inflight=inflight
         )
         tasks.append(asyncio.ensure_future(watch.wait()))
         tasks[-1].watch = watch
@@ -146,10 +146,17 @@ async def test_a_job_that_died_since_the_start_makes_it_3_whoever_ran_it(connect
     assert (verdict.died, verdict.code) == (1, 3)
 
 
+@pytest.mark.spec("S160", "S161")
+async def test_a_job_that_died_before_the_first_look_counts(connection, watch):
+    await add_job(connection, state="DEAD", finished_at=ago(0))
+    verdict = await asyncio.wait_for(watch(), 15)
+    assert (verdict.died, verdict.code) == (1, 3)
+
+
 @pytest.mark.spec("S161", "A16")
 async def test_cancelled_jobs_and_retries_are_no_failures(connection, watch):
     task = watch()
-    await until(lambda: task.watch._since)
+    await until(lambda: task.watch._latest)
     await add_job(connection, state="CANCELLED", finished_at=ago(0))
     await add_job(connection, state="SUCCEEDED", finished_at=ago(0), failures=2, attempts=3)
     assert (await asyncio.wait_for(task, 15)).code == 0

@@ -69,9 +69,11 @@ class Intake:
             self.registry,
             self.handlers,
             (ErrorPolicy("claim", outage_log), ErrorPolicy("claim 2", outage_log, helper=True)),
+            max_attempts=None,
             is_notified=lambda: True,
             notify_ready=lambda queue: None,
             is_overdue=lambda: True,
+            on_spent=lambda: None,
         )
         self.task = asyncio.ensure_future(self.claimer.run())
 

@@ -21,6 +21,7 @@ from jobqueue.store.claims import Claim
 from jobqueue.store.connections import Session
 from jobqueue.store.error_classes import concerns_data
 from jobqueue.store.server_process import Backend
+from jobqueue.worker.claiming.attempt_budget import AttemptBudget
 from jobqueue.worker.claiming.lost_claims import LostClaims
 from jobqueue.worker.claiming.scan_cursor import ScanCursor
 from jobqueue.worker.execution.executor import Executor
@@ -46,6 +47,7 @@ class Intake:
     cursor: ScanCursor
     stopped: asyncio.Event
     share: int  # the most successes that one round writes
+    budget: AttemptBudget | None  # None: any number of attempts may begin
     slots_requested: int = 0  # free slots that rounds in flight may fill
 
     @property
@@ -55,14 +57,24 @@ class Intake:
     @property
     def free(self) -> int:
         """How many slots are free that no lost or running round may still fill."""
-        return self.registry.free - self.lost_claims.slots - self.slots_requested
+        return self.within(self.registry.free - self.lost_claims.slots - self.slots_requested)
+
+    def within(self, count: int) -> int:
+        """Return how many of so many attempts may begin."""
+        return count if self.budget is None else min(count, self.budget.left)
 
     @property
     def room(self) -> int:
         """How many jobs a round can claim."""
         if self.executor.task_signals.threads.is_behind:
             return 0
-        return self.free + len(self.outcomes.pending.lendable(self.share))
+        return self.within(self.free + len(self.outcomes.pending.lendable(self.share)))
+
+    def note_asked(self, slots: int, count: int) -> None:
+        """A round asks for so many jobs, for so many free slots; negative: it is answered."""
+        self.slots_requested += slots
+        if self.budget is not None:
+            self.budget.asked += count
 
     def accept(self, rows: Sequence[Claim], sent: float, *, start: bool) -> None:
         """Register all of them, then start (or return) each."""
@@ -158,7 +170,7 @@ class ClaimRound:
         intake, sent = self.intake, loop_time()
         tokens, lease = new_tokens(max(count, 0)), intake.settings.lease_seconds
         given = tokens[0] if verb is claims.claim_one else tokens
-        intake.slots_requested += len(tokens)
+        intake.note_asked(len(tokens), len(tokens))
         try:
             rows = await self.session.call(
                 verb, CALL_SECONDS, queue, intake.worker, given, lease, what
@@ -167,7 +179,7 @@ class ClaimRound:
             self._note_doubt(error, tokens, sent + lease)
             raise
         finally:
-            intake.slots_requested -= len(tokens)
+            intake.note_asked(-len(tokens), -len(tokens))
         self._accept(rows, sent)
         return len(rows)
 
@@ -183,12 +195,13 @@ class ClaimRound:
     ) -> tuple[Sequence[Claim], int, float]:
         """Return the rows, how many there could be, and when they were asked for."""
         intake, sent = self.intake, loop_time()
-        asked, lease = intake.free + len(ended), intake.settings.lease_seconds
+        count = asked = intake.within(intake.free + len(ended))
+        lease = intake.settings.lease_seconds
         # Never negative: lost rounds may hold slots, and rows of ended jobs may be locked.
         fresh = max(asked - len(ended), 0)
-        tokens, scan = new_tokens(asked), intake.cursor.begin(queue, sent)
+        tokens, scan = new_tokens(count), intake.cursor.begin(queue, sent)
         call, claim = self.session.call, (queue, intake.worker, tokens, lease, scan.after)
-        intake.slots_requested += fresh
+        intake.note_asked(fresh, count)
         try:
             if ended:
                 endings = [waiting.ending for waiting in ended]
@@ -203,7 +216,7 @@ class ClaimRound:
             self._note_doubt(error, tokens, sent + lease)
             raise
         finally:
-            intake.slots_requested -= fresh
+            intake.note_asked(-fresh, -count)
         intake.cursor.record(queue, scan, rows, loop_time())
         if asked <= 0:  # it could claim nothing, however urgent
             intake.cursor.request_full_scan(queue)

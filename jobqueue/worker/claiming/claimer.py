@@ -15,6 +15,7 @@ from jobqueue.logs import get_logger
 from jobqueue.store import queue_names
 from jobqueue.store.claims import Claim
 from jobqueue.store.connections import Session
+from jobqueue.worker.claiming.attempt_budget import AttemptBudget
 from jobqueue.worker.claiming.claim_round import CALL_SECONDS, ClaimRound, Intake
 from jobqueue.worker.claiming.lost_claims import LostClaims
 from jobqueue.worker.claiming.promotion_timer import PromotionTimer
@@ -59,17 +60,22 @@ class Claimer:
         executor: Executor,
         error_policies: tuple[ErrorPolicy, ErrorPolicy],
         *,
+        max_attempts: int | None,
         is_notified: Callable[[], bool],
         notify_ready: Callable[[str], None],
         is_overdue: Callable[[], bool],
+        on_spent: Callable[[], None],
     ) -> None:
         """`is_notified`: whether notifications arrive. `notify_ready` wakes the other workers.
-        `is_overdue`: whether scheduled jobs are due that no leader has promoted."""
+        `is_overdue`: whether scheduled jobs are due that no leader has promoted. `on_spent`: as
+        many attempts as may begin (`max_attempts`) have begun and ended."""
         self.session, self.settings = sessions[0], settings
         self.registry = registry
         self.error_policies = error_policies
         self.outcomes: Completer = executor.completer
         self.is_notified, self.notify_ready, self.is_overdue = is_notified, notify_ready, is_overdue
+        self.on_spent = on_spent
+        self.budget = None if max_attempts is None else AttemptBudget(max_attempts, registry)
         self.selector, self.cursor = QueueSelector(queues), ScanCursor()
         self.promotion_timer = PromotionTimer()
         self._wake, self._second_wanted = asyncio.Event(), asyncio.Event()
@@ -88,6 +94,7 @@ class Claimer:
             cursor=self.cursor,
             stopped=self._stopped,
             share=share_of(settings.concurrency),
+            budget=self.budget,
         )
         self.first_round = ClaimRound(sessions[0], self.intake)
         self.second_round = ClaimRound(sessions[1], self.intake)
@@ -157,6 +164,8 @@ class Claimer:
         room = self.intake.room
         if room <= 0:
             self.registry.freed.clear()
+            if self.budget is not None and self.budget.is_spent:
+                self.on_spent()
             if self.promotion_timer.pop_due(loop_time()):
                 await self._promote(notify=True)
             await self._wait(self.registry.freed, min(BOUND_SECONDS, self._seconds_to_promotion()))

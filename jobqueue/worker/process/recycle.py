@@ -15,13 +15,11 @@ MEBIBYTE = 1024 * 1024
 class Recycling:
     """The limits of one process; None: no limit."""
 
-    max_jobs: int | None = None
+    max_jobs: int | None = None  # attempts that may begin: the claims' concern
     max_memory: int | None = None  # MiB of resident memory
 
-    def due(self, completed: int) -> str | None:
+    def due(self) -> str | None:
         """Return why this process should drain now, or None. Cheap enough for every beat."""
-        if self.max_jobs is not None and completed >= self.max_jobs:
-            return f"{completed} jobs done, --max-jobs is {self.max_jobs}"
         if self.max_memory is not None:
             used = resident_bytes() / MEBIBYTE
             if used >= self.max_memory:

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 SUPERVISOR = "JOBQUEUE_SUPERVISOR"
 CHILD = "JOBQUEUE_CHILD"
 PIPE = "JOBQUEUE_SUPERVISOR_PIPE"
-# A supervised child that wants to be replaced exits with this code, which is no crash.
-RECYCLED = 10
+RUNTIME = "JOBQUEUE_MAX_RUNTIME"  # what a replacement has left of --max-runtime
+# A supervised child that wants to be replaced exits with one of these codes, which is no crash. The
+# second: in drain mode, after a job died.
+RECYCLED, RECYCLED_DIED = 10, 11
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,7 @@ class SupervisorLink:
     id: str  # what Worker.supervisor holds
     child: int  # which of its children this is: 1, 2, …
     pipe: int
+    max_runtime: float | None = None  # instead of the command line's
 
     async def gone(self) -> None:
         """Return when the supervisor has died; the child drains then."""
@@ -48,4 +51,5 @@ def parent(environment: Mapping[str, str] = os.environ) -> SupervisorLink | None
         return None
     pipe = int(environment[PIPE])
     os.set_inheritable(pipe, False)  # a program that a handler starts must not inherit it
-    return SupervisorLink(environment[SUPERVISOR], int(environment[CHILD]), pipe)
+    runtime = float(environment[RUNTIME]) if RUNTIME in environment else None
+    return SupervisorLink(environment[SUPERVISOR], int(environment[CHILD]), pipe, runtime)
