@@ -50,18 +50,17 @@ def cover(value: Any, depth: int = 0) -> Any:
 
 
 def cover_arguments(
-    args: list[Any], kwargs: dict[str, Any], signature: str | None
+    args: list[Any], kwargs: dict[str, Any], signature: str
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Return both covered. A positional value goes by its parameter's name at the enqueue; where
-    the signature is not known, positional values are covered whatever they are."""
-    covered_kwargs = cover(kwargs)
-    if signature is None:
-        return [COVER for _ in args], covered_kwargs
+    """Return both covered. A positional value goes by its parameter's name when it was stored;
+    where that is not known (an empty or cut signature, more values than parameters), it is covered
+    whatever it is."""
     names, rest = _parameters(signature)
+    going_by = [*names, *[rest] * len(args)]
     return [
-        COVER if is_secret(names[position] if position < len(names) else rest) else cover(value)
-        for position, value in enumerate(args)
-    ], covered_kwargs
+        COVER if not name or is_secret(name) else cover(value)
+        for name, value in zip(going_by, args, strict=False)
+    ], cover(kwargs)
 
 
 def cover_text(written: str) -> str:
@@ -159,9 +158,13 @@ def printable(text: object) -> str:
 
 
 def _parameters(signature: str) -> tuple[list[str], str]:
-    """Return the positional parameters' names, and the name that any further value goes by."""
+    """Return the positional parameters' names, and the name that any further value goes by; empty
+    where none may follow."""
     names: list[str] = []
-    for part in _split(signature.removeprefix("(").removesuffix(")")):
+    parts = _split(signature.removeprefix("(").removesuffix(")"))
+    if not signature.endswith(")"):
+        parts.pop()  # cut, perhaps within the name
+    for part in parts:
         name = part.partition("=")[0].strip()
         if name.startswith("*"):
             return names, name.strip("*")

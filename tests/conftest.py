@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_django
@@ -77,3 +78,10 @@ def _quick_passwords() -> Iterator[None]:
     quick = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     with override_settings(PASSWORD_HASHERS=quick):
         yield
+
+
+@pytest.fixture
+def operators_tasks(settings: Any) -> None:
+    """The tasks of `tests.web`, which is an app here, may be scheduled by operators."""
+    settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "tests.web"]
+    settings.JOBQUEUE = {**settings.JOBQUEUE, "OPERATOR_TASKS": ["*"]}

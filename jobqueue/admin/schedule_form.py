@@ -15,7 +15,7 @@ from jobqueue.conf import settings
 from jobqueue.models import Schedule
 from jobqueue.payload import encode
 from jobqueue.scheduling import cron, operator_tasks
-from jobqueue.tasks import UnknownTask, check_arguments, resolve, signature_text
+from jobqueue.tasks import check_arguments, signature_text
 
 if TYPE_CHECKING:
     _Base = forms.ModelForm[Schedule]
@@ -25,12 +25,7 @@ else:
 
 def covered(schedule: Schedule) -> tuple[Any, Any]:
     """Return its arguments as a page may show them."""
-    try:
-        task = resolve(schedule.task)
-        signature = signature_text(task.func, task.takes_context)
-    except UnknownTask:
-        signature = ""
-    return redact.cover_arguments(schedule.args, schedule.kwargs, signature)
+    return redact.cover_arguments(schedule.args, schedule.kwargs, schedule.signature)
 
 
 class ScheduleForm(_Base):
@@ -96,7 +91,11 @@ class ScheduleForm(_Base):
         if not isinstance(value, kind):
             raise forms.ValidationError(wish)
         if self.stored is not None and value == self.covered[name == "kwargs"]:
-            return getattr(self.stored, name)
+            stored = getattr(self.stored, name)
+            # For another task what is hidden would bear another name, and might show.
+            if value == stored or self.cleaned_data.get("task") == self.initial["task"]:
+                return stored
+            raise forms.ValidationError(_("Enter the hidden values again."))
         if redact.COVER in str(value):
             raise forms.ValidationError(_("Enter the hidden values again."))
         return value
@@ -123,6 +122,8 @@ class ScheduleForm(_Base):
 
     def _check_call(self, data: dict[str, Any]) -> None:
         task = self.tasks[data["task"]]
+        if {"task", "args"} & set(self.changed_data):  # else they are as they were stored
+            self.instance.signature = signature_text(task.func, task.takes_context)
         if data.get("priority") is None and "priority" not in self.errors:
             data["priority"] = task.priority
         try:

@@ -29,6 +29,13 @@ class Schedule(models.Model):
     task = models.TextField(_("task"))
     args = models.JSONField(_("arguments"), default=list, blank=True, db_default=[])
     kwargs = models.JSONField(_("keyword arguments"), default=dict, blank=True, db_default={})
+    signature = models.TextField(
+        default="",
+        db_default="",
+        blank=True,
+        editable=False,
+        help_text=_("The parameters of the task when the arguments were stored."),
+    )
     cron = models.TextField(_("cron expression"))
     timezone = models.CharField(_("time zone"), max_length=63, default="UTC", db_default="UTC")
     queue = models.CharField(_("queue"), max_length=63, default="", blank=True, db_default="")

@@ -27,8 +27,9 @@ def save(schedule: Schedule, changed: Collection[str], *, by: object = None) -> 
     """Store a schedule that an operator made, or the named fields of an existing one; what the
     leader has written in the meantime stays."""
     is_new = schedule.pk is None
+    written = None if is_new else sorted({*changed, "signature"})
     with transaction.atomic(using=settings().database):
-        schedule.save(using=settings().database, update_fields=None if is_new else sorted(changed))
+        schedule.save(using=settings().database, update_fields=written)
         kind, what = ("create", "") if is_new else ("change", ", ".join(sorted(changed)))
         _note(schedule, kind, by, what)
 

@@ -19,7 +19,7 @@ from jobqueue.logs import get_logger
 from jobqueue.payload import encode
 from jobqueue.scheduling import cron as expressions
 from jobqueue.states import AUTOMATIC
-from jobqueue.tasks import check_arguments
+from jobqueue.tasks import check_arguments, signature_text
 
 NAME_LENGTH = 200
 CATCH_UP = ("skip", "once", "all")
@@ -40,6 +40,7 @@ class Declaration:
     timezone: str = "UTC"
     args: list[Any] = field(default_factory=list)
     kwargs: dict[str, Any] = field(default_factory=dict)
+    signature: str = ""
     queue: str
     priority: int = 0
     catch_up: str = "once"
@@ -103,6 +104,7 @@ def schedule(
             timezone=timezone,
             args=list(args),
             kwargs=kwargs,
+            signature=signature_text(task.func, task.takes_context),
             queue=changed.queue_name,
             priority=changed.priority,
             catch_up=catch_up,

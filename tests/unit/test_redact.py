@@ -38,7 +38,6 @@ def test_a_positional_secret_is_known_by_its_parameters_name() -> None:
     )
     assert redact.cover_arguments(["ann", "x"], {}, "(user, token='a,b')")[0] == ["ann", COVER]
     assert redact.cover_arguments(["x", "y"], {}, "(*args, **kwargs)")[0] == ["x", "y"]
-    assert redact.cover_arguments(["x"], {}, "")[0] == ["x"]
     pairs = "(user=('a', 'b'), token=', ', *secrets)"
     assert redact.cover_arguments(["a", "x", "y", "z"], {}, pairs)[0] == ["a", COVER, COVER, COVER]
 
@@ -185,7 +184,14 @@ def test_lists_of_names_and_values_are_covered_by_the_name() -> None:
 
 
 def test_without_a_signature_every_positional_value_is_covered() -> None:
-    assert redact.cover_arguments([1, "x"], {"n": 1}, None) == ([COVER, COVER], {"n": 1})
+    assert redact.cover_arguments([1, "x"], {"n": 1}, "") == ([COVER, COVER], {"n": 1})
+
+
+def test_where_the_signature_ends_before_the_values_they_are_covered() -> None:
+    assert redact.cover_arguments([1, 2], {}, "(a)")[0] == [1, COVER]
+    assert redact.cover_arguments([1, 2], {}, "(a, *, b=1)")[0] == [1, COVER]
+    cut = f"(a, b='{'x' * 600}', password='')"[:500]
+    assert redact.cover_arguments([1, 2, 3], {}, cut)[0] == [1, COVER, COVER]
 
 
 def test_what_goes_to_a_terminal_is_one_plain_line() -> None:

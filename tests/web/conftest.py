@@ -1,7 +1,6 @@
 """Users of every kind, and a browser without JavaScript."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission, User
@@ -26,13 +25,6 @@ def staff(db: None) -> Callable[..., User]:
         return user
 
     return make
-
-
-@pytest.fixture
-def operators_tasks(settings: Any) -> None:
-    """The tasks of `tests.web`, which is an app here, may be scheduled by operators."""
-    settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "tests.web"]
-    settings.JOBQUEUE = {**settings.JOBQUEUE, "OPERATOR_TASKS": ["*"]}
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ def job(state: State = State.READY, **fields: Any) -> Job:
     """One job that the constraints accept in this state."""
     now = timezone.now()
     fields.setdefault("task", TASK)
+    fields.setdefault("signature", "(order, **options)")
     fields.setdefault("run_at", now + timedelta(hours=1) if state == State.SCHEDULED else now)
     fields.setdefault("enqueued_at", now)
     if state == State.RUNNING:

@@ -145,7 +145,9 @@ def test_a_schedules_page_previews_its_ticks_with_clock_changes_marked(
     assert shown.count("the clocks change before this") == 1
 
 
-def test_a_schedule_is_switched_and_run_from_its_page(operator: Client) -> None:
+def test_a_schedule_is_switched_and_run_from_its_page(
+    operator: Client, operators_tasks: None
+) -> None:
     from jobqueue.models import Job, JobEvent
 
     schedule = Schedule.objects.create(name="nightly", task=rows.TASK, args=[1], cron="0 3 * * *")
@@ -161,6 +163,6 @@ def test_a_schedule_is_switched_and_run_from_its_page(operator: Client) -> None:
     assert Job.objects.get().args == [1]
     kinds = JobEvent.objects.order_by("id").values_list("kind", flat=True)
     assert list(kinds) == ["disable", "enable", "run schedule"]
-    Schedule.objects.update(task="shop.tasks.old")
+    Schedule.objects.update(task="shop.tasks.old", origin=Schedule.Origin.CODE)
     answer = operator.post(f"{address}run/", {"confirmed": "1"}, follow=True)
     assert "It cannot run" in answer.content.decode()

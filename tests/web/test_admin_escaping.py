@@ -93,7 +93,7 @@ def everything() -> list[str]:
     LeaderLease.objects.create(
         name="maintenance", holder=worker.pk, acquired_at=timezone.now(), expires_at=timezone.now()
     )
-    plan = {"cron": "30 2 * * *", "timezone": "UTC"}
+    plan = {"cron": "30 2 * * *", "timezone": "UTC", "signature": f"({EVIL})"}
     good = Schedule.objects.create(**evil(Schedule, name=f"1{EVIL}", **plan))
     bad = Schedule.objects.create(**evil(Schedule, enabled=False))
     for schedule in (good, bad):
@@ -119,6 +119,7 @@ def everything() -> list[str]:
 # Fields that no page shows. Each other one must be seen, or nothing is proven for it.
 HIDDEN = {
     "Job": "signature backend options unique_key idempotency_key traceparent",
+    "Schedule": "signature",
     "Worker": "pid_namespace time_namespace boot_id supervisor",
 }
 

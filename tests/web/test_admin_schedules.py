@@ -34,6 +34,7 @@ pytestmark = [
 
 def made(**fields: Any) -> Schedule:
     plan = {"name": "nightly", "task": rows.TASK, "cron": "0 3 * * *", "args": [7]}
+    plan["signature"] = "(order, **options)"
     return Schedule.objects.create(**plan | fields)
 
 
@@ -162,3 +163,52 @@ def test_deleting_a_schedule_asks_for_confirmation(operator: Client) -> None:
     assert not Schedule.objects.exists()
     assert LogEntry.objects.get().change_message == "delete: obsolete"
     assert JobEvent.objects.get().note == "schedule nightly: obsolete"
+
+
+SECRET = "tests.web.tasks.log_in"  # (user, password)
+
+
+@pytest.mark.spec("S228")
+def test_another_task_uncovers_nothing_that_was_covered(operator: Client) -> None:
+    row = made(
+        task=SECRET, args=["ann", "hunter2"], kwargs={}, signature="(user, password, **options)"
+    )
+    address, dots = f"{LIST}{row.pk}/edit/", json.dumps(["ann", redact.COVER])
+    assert "hunter2" not in operator.get(address).content.decode()
+    post = GOOD | {"task": "tests.web.tasks.note", "args": dots}
+    page = operator.post(address, post).content.decode()
+    assert "Enter the hidden values again." in page
+    assert "hunter2" not in page
+    operator.post(address, post | {"task": SECRET})  # the same task: they are kept
+    row.refresh_from_db()
+    assert (row.args, row.cron) == (["ann", "hunter2"], GOOD["cron"])
+    operator.post(address, post | {"args": '["ann", "new"]'})  # entered again: they may be seen
+    row.refresh_from_db()
+    assert (row.task, row.args) == ("tests.web.tasks.note", ["ann", "new"])
+    assert row.signature == "(subject, text)"
+    assert "new" in operator.get(address).content.decode()
+
+
+@pytest.mark.spec("S228")
+def test_what_was_stored_as_a_secret_stays_one_when_the_code_changes(operator: Client) -> None:
+    row = made(task="tests.web.tasks.note", args=["ann", "hunter2"], signature="(user, password)")
+    gone = made(name="gone", task="shop.tasks.gone", args=["hunter2"], signature="(password)")
+    unknown = made(name="unknown", task="shop.tasks.gone", args=["hunter2"], signature="")
+    edit = f"{LIST}{row.pk}/edit/"
+    dots = json.dumps(["ann", redact.COVER])
+    operator.post(edit, GOOD | {"task": row.task, "args": dots, "kwargs": "{}"})
+    row.refresh_from_db()
+    assert (row.cron, row.signature) == (GOOD["cron"], "(user, password)")
+    for each in (row, gone, unknown):
+        for address in (f"{LIST}{each.pk}/", f"{LIST}{each.pk}/edit/"):
+            assert "hunter2" not in operator.get(address).content.decode(), address
+
+
+@pytest.mark.spec("S228")
+def test_a_job_without_a_known_signature_shows_no_positional_value(operator: Client) -> None:
+    job = rows.job(signature="", args=["hunter2"], kwargs={"order": 7})
+    page = operator.get(f"/admin/jobqueue/job/{job.pk}/").content.decode()
+    assert "hunter2" not in page
+    assert redact.COVER in page
+    found = operator.get("/admin/jobqueue/job/", {"text": "hunter2"}).content.decode()
+    assert f"#{job.pk}" not in found
