@@ -1,30 +1,44 @@
-"""A pytest plugin: which test shows which requirement, and how it went (`make spec`)."""
+"""A pytest plugin: which test shows which requirement or case, and how it went (`make spec`)."""
 
 import re
 import tomllib
 from collections import Counter, defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 FILE = Path(__file__).with_suffix(".toml")
-CASE = re.compile(r"D\d{1,3}")  # a single case of bad input or bad weather; has no line here
 WORST = ("failed", "error", "skipped", "passed", "not run")
 
 
-def requirements() -> dict[str, tuple[str, str]]:
-    """Return id to rank and words, in the order of the ids."""
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """One line of the table. `partly`: what its tests do not show; `without`: why it has none."""
+
+    rank: str
+    words: str
+    partly: str = ""
+    without: str = ""
+
+
+def requirements() -> dict[str, Requirement]:
+    """Return every requirement and case, in the order of the ids."""
+    tables = tomllib.loads(FILE.read_text())
+    partly, without = tables.pop("partly"), tables.pop("without")
     found = {
-        id: (rank, words)
-        for rank, lines in tomllib.loads(FILE.read_text()).items()
+        id: Requirement(rank.removesuffix("s"), words, partly.pop(id, ""), without.pop(id, ""))
+        for rank, lines in tables.items()
         for id, words in lines.items()
     }
+    if unknown := [*partly, *without]:
+        raise pytest.UsageError(f"{FILE.name}: no requirement {unknown}")
     return dict(sorted(found.items(), key=lambda item: _order(item[0])))
 
 
-def _order(id: str) -> tuple[bool, int, str]:
+def _order(id: str) -> tuple[str, int, str]:
     letter, number, rest = re.fullmatch(r"([A-Z])(\d+)([a-z]?)", id).groups()  # type: ignore[union-attr]
-    return letter == "A", int(number), rest
+    return {"S": "0", "A": "1", "D": "2"}[letter], int(number), rest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -50,7 +64,7 @@ class Table:
         for item in items:
             for mark in item.iter_markers("spec"):
                 for id in mark.args:
-                    if id not in self.known and not CASE.fullmatch(id):
+                    if id not in self.known:
                         raise pytest.UsageError(f"{item.nodeid}: no requirement {id!r}")
                     self.tests[id].append(item.nodeid)
 
@@ -64,13 +78,20 @@ class Table:
             return
         write = terminalreporter.write_line
         terminalreporter.section("requirements")
-        for id, (rank, words) in self.known.items():
-            write(f"{id:<6} {rank:<8} {self._result(id):<8} {words}")
+        for id, one in self.known.items():
+            write(f"{id:<6} {one.rank:<8} {self._result(id):<8} {one.words}")
+            for kind, why in (("partly", one.partly), ("without a test", one.without)):
+                if why:
+                    write(f"{'':24}{kind}: {why}")
             for name, count in self._names(id).items():
-                write(f"{'':24}{name}" + (f" ({count} cases)" if count > 1 else ""))
-        bare = [id for id, (rank, _) in self.known.items() if rank == "core" and not self.tests[id]]
+                write(f"{'':24}{name}" + (f" ({count} tests)" if count > 1 else ""))
+        bare = self.bare("core")
         write("")
         write(f"core requirements without a test: {len(bare)} {' '.join(bare)}")
+
+    def bare(self, rank: str) -> list[str]:
+        """The requirements of this rank that no collected test names."""
+        return [id for id, one in self.known.items() if one.rank == rank and not self.tests[id]]
 
     def _result(self, id: str) -> str:
         found = {self.results.get(test, "not run") for test in self.tests[id]}

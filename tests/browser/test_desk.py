@@ -207,7 +207,7 @@ def test_pages_fit_a_phone(desk: Page) -> None:
         assert too_wide <= 0, address
 
 
-@pytest.mark.spec("S228")
+@pytest.mark.spec("S228", "D97")
 def test_a_script_in_a_row_is_never_executed(desk: Page) -> None:
     evil = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
     job = rows.job(

@@ -68,7 +68,7 @@ def freeze_the_holder(fleet, task, seconds):
     return job, frozen, *workers.values()
 
 
-@pytest.mark.spec("S109", "S7", "S101")
+@pytest.mark.spec("S109", "S7", "S101", "D112")
 def test_what_a_killed_worker_held_runs_again_elsewhere_and_is_counted(fleet: Fleet):
     first = fleet.start(**SHORT_LEASE)
     job = tasks.nap.enqueue(600).id

@@ -78,6 +78,7 @@ def test_a_signal_to_a_child_is_not_one_to_the_worker(children: Children) -> Non
     assert events(children, "shutdown_phase") == []
 
 
+@pytest.mark.spec("D124")
 def test_a_pool_of_processes_works_in_a_handler(children: Children) -> None:
     children.worker()
     assert final(forking.pools.enqueue()).result == [0, 1, 4, 9]

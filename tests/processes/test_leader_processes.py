@@ -162,7 +162,7 @@ async def change(fleet, connection, way):
     assert max(fleet.diary.terms) == latest
 
 
-@pytest.mark.spec("S109", "S183")
+@pytest.mark.spec("S109", "S183", "D96")
 async def test_the_jobs_of_killed_neighbours_come_back_long_before_their_lease_ends(
     make_fleet, connection
 ):
@@ -175,7 +175,7 @@ async def test_the_jobs_of_killed_neighbours_come_back_long_before_their_lease_e
         await until(lambda job=job: one(connection, FREE, job), seconds=60)
 
 
-@pytest.mark.spec("S109", "S183")
+@pytest.mark.spec("S109", "S183", "D17")
 async def test_the_jobs_of_a_killed_stranger_come_back_when_their_lease_ends(
     make_fleet, connection
 ):

@@ -91,7 +91,7 @@ async def test_terminated_sessions_are_replaced(site, purpose):
     await clean_end(site)
 
 
-@pytest.mark.spec("S47", "S53", "S69")
+@pytest.mark.spec("S47", "S53", "S69", "D13")
 @pytest.mark.parametrize("fault", ["cut", "half_close", "swallow", "swallow_answers", "delay"])
 async def test_whatever_the_network_does_every_job_ends_as_often_as_its_attempts_say(site, fault):
     worker = await site.worker()
@@ -292,7 +292,7 @@ async def test_an_outage_shorter_than_the_lease_costs_no_attempt(site):
     assert not worker.events("lease_not_renewed")
 
 
-@pytest.mark.spec("S233", "D25")
+@pytest.mark.spec("S233", "D25", "D26")
 async def test_a_listener_that_lost_its_session_hears_the_next_job_at_once(site):
     worker = await site.worker(POLL_SECONDS=120)
     await until(lambda: _wake_is(site, "notified"), every=0.1)

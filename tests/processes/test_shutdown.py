@@ -183,6 +183,21 @@ def test_a_handler_that_does_not_end_is_released_with_a_hold(fleet: Fleet, task,
     other.process.kill()
 
 
+@pytest.mark.spec("S141", "S144", "D4")
+def test_fifty_blocked_functions_are_given_back_before_the_platform_kills(fleet: Fleet):
+    worker = fleet.start("--concurrency", "50", "--no-leader", DRAIN_SECONDS=1, CANCEL_SECONDS=0.5)
+    enqueue(50, tasks.sleep_deep, 600)
+    wait_until(lambda: fleet.count("begin") == 50)
+    assert worker.stop() == 5
+    assert worker.report["interrupted"] == 50
+    assert adds_up(worker.report)
+    assert states() == {"SCHEDULED": 50}
+    assert not Job.objects.exclude(failures=0).exists()
+    for row in Job.objects.all():
+        written = Attempt.objects.get(job=row)
+        assert 0 < (row.hold_until - written.finished_at).total_seconds() <= 2
+
+
 @pytest.mark.spec("S146", "S150")
 @pytest.mark.parametrize("task", [tasks.leave_thread, tasks.leave_pool])
 def test_a_thread_that_a_job_left_behind_does_not_hold_the_process(fleet: Fleet, task):

@@ -101,7 +101,7 @@ async def change(team, way):
     return took
 
 
-@pytest.mark.spec("S166", "S169", "S170", "S174", "S176", "S185")
+@pytest.mark.spec("S166", "S169", "S170", "S174", "S176", "S185", "D61", "D63")
 @pytest.mark.parametrize("way", LIMITS)
 async def test_the_leader_changes_and_every_tick_happens_once(team, diary, connection, way, report):
     minutely = {"name": "minutely", "task": NAP, "args": [0], "cron": "* * * * *"}
@@ -232,7 +232,7 @@ EXPIRES = "SELECT expires_at FROM jobqueue_leaderlease"
 LATER = f"SELECT ({EXPIRES}) > %s"
 
 
-@pytest.mark.spec("S168", "S170")
+@pytest.mark.spec("S168", "S170", "D62")
 async def test_the_leader_does_not_change_because_the_database_is_far_away(team, connection):
     for _ in range(3):
         (await team.add()).proxy.delay = (0.1, 0.5)

@@ -72,7 +72,7 @@ def test_several_processes_drain_and_the_verdict_is_the_worst(fleet):
     assert Job.objects.filter(state="SUCCEEDED").count() == 200
 
 
-@pytest.mark.spec("S109", "S183", "S196")
+@pytest.mark.spec("S109", "S183", "S196", "D18")
 def test_a_job_that_kills_its_worker_ends_dead_and_its_neighbours_succeed(fleet):
     supervisor = fleet.start("--processes", "2")
     poison = tasks.poison.using(max_attempts=2).enqueue()

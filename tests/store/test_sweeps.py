@@ -83,7 +83,7 @@ async def test_a_job_that_would_start_after_its_deadline_is_expired_instead(conn
     assert (row["state"], row["reason"]) == ("DEAD", "expired")
 
 
-@pytest.mark.spec("S183")
+@pytest.mark.spec("S183", "D17")
 async def test_a_valid_lease_is_left_alone(connection):
     await add_running(connection, lease=ahead(30))
     assert await reclaim(connection) == []
@@ -216,7 +216,7 @@ async def test_old_final_jobs_go_with_their_attempts(connection):
     assert await history(connection, old) == []
 
 
-@pytest.mark.spec("S191", "S177")
+@pytest.mark.spec("S191", "S177", "D95")
 async def test_two_prunes_at_once_are_harmless(connection, connect):
     for _ in range(30):
         await add_job(connection, state="SUCCEEDED", finished_at=ago(61))
@@ -266,7 +266,7 @@ async def is_zero(connection, statement):
     return await one(connection, statement) == 0
 
 
-@pytest.mark.spec("S193")
+@pytest.mark.spec("S193", "D96")
 async def test_rows_of_workers_long_silent_are_forgotten_but_never_ones_own(connection):
     me = await add_worker(connection, last_seen_at=ago(100))
     await add_worker(connection, last_seen_at=ago(100))

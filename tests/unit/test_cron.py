@@ -62,13 +62,13 @@ AUTUMN = [
 ]
 
 
-@pytest.mark.spec("S188")
+@pytest.mark.spec("S188", "D53")
 @pytest.mark.parametrize(("zone", "day", "expression", "expected"), SPRING)
 def test_a_time_in_the_gap_of_spring_ticks_once_right_after_it(zone, day, expression, expected):
     assert local_ticks(expression, zone, day) == expected
 
 
-@pytest.mark.spec("S188")
+@pytest.mark.spec("S188", "D54")
 @pytest.mark.parametrize(("zone", "day", "expression", "expected"), AUTUMN)
 def test_a_time_in_the_repeated_hour_of_autumn_ticks_the_first_time_only(
     zone, day, expression, expected
@@ -76,7 +76,7 @@ def test_a_time_in_the_repeated_hour_of_autumn_ticks_the_first_time_only(
     assert local_ticks(expression, zone, day) == expected
 
 
-@pytest.mark.spec("S188")
+@pytest.mark.spec("S188", "D54")
 @pytest.mark.parametrize(
     ("zone", "day", "hours"),
     [
@@ -127,6 +127,7 @@ def test_hourly_ticks_both_times_in_autumn_and_skips_the_gap_in_spring():
     assert len(local_ticks("0 * * * *", BERLIN, date(2026, 3, 29))) == 23
 
 
+@pytest.mark.spec("D53")
 def test_every_second_hour_is_right_where_the_clock_changes_by_half_an_hour():
     expected = [f"{hour:02}:00 {'+660' if hour < 2 else '+630'}" for hour in range(0, 24, 2)]
     assert local_ticks("0 */2 * * *", LORD_HOWE, date(2026, 4, 5)) == expected
@@ -146,6 +147,7 @@ def test_daily_at_six_is_at_six_local_every_day_of_a_year(zone):
     assert {(tick.hour, tick.minute) for tick in found} == {(6, 0)}
 
 
+@pytest.mark.spec("D53")
 def test_a_day_that_a_zone_left_out_has_its_time_at_the_first_moment_after_it():
     before = datetime(2011, 12, 29, 12, tzinfo=ZoneInfo("Pacific/Apia"))
     found = list(islice(cron.ticks("0 8 * * *", "Pacific/Apia", before), 2))
@@ -153,6 +155,7 @@ def test_a_day_that_a_zone_left_out_has_its_time_at_the_first_moment_after_it():
     assert [f"{wall:%d %H:%M}" for wall in walls] == ["31 00:00", "31 08:00"]
 
 
+@pytest.mark.spec("D54")
 @pytest.mark.parametrize("moment", ["2026-10-25T00:30:00", "2026-10-25T01:10:00"])
 def test_asked_within_the_repeated_hour_a_daily_time_does_not_tick_again(moment):
     after = datetime.fromisoformat(moment).replace(tzinfo=UTC)  # 02:30 +2 and 02:10 +1 in Berlin
@@ -181,7 +184,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.spec("S186")
+@pytest.mark.spec("S186", "D56")
 @pytest.mark.parametrize(("expression", "says"), REFUSED, ids=lambda value: str(value)[:20])
 def test_a_malformed_or_impossible_expression_is_refused_with_a_sentence(expression, says):
     with pytest.raises(cron.CronError, match=says):
@@ -194,6 +197,7 @@ def test_an_unknown_time_zone_is_refused(name):
         cron.check("* * * * *", name)
 
 
+@pytest.mark.spec("D56")
 def test_the_29th_of_february_ticks_in_leap_years():
     found = list(islice(cron.ticks("0 0 29 2 *", "UTC", datetime(2026, 1, 1, tzinfo=UTC)), 3))
     assert [(tick.year, tick.month, tick.day) for tick in found] == [
@@ -218,6 +222,7 @@ DAYS = [
 ]
 
 
+@pytest.mark.spec("D57")
 @pytest.mark.parametrize(("expression", "fits"), DAYS)
 def test_the_days_are_those_of_standard_cron(expression, fits):
     start = date(2026, 1, 1)

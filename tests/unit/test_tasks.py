@@ -177,7 +177,7 @@ def nested():
         (odd_tasks.async_generator, "is a generator: calling it would run nothing"),
     ],
 )
-@pytest.mark.spec("S22", "D104", "D84")
+@pytest.mark.spec("S22", "D104", "D84", "D123")
 def test_what_a_worker_could_not_find_or_run_is_refused_at_the_decorator(function, sentence):
     with pytest.raises(InvalidTask, match=sentence):
         task(function)

@@ -89,6 +89,7 @@ def test_the_dashboard_of_an_empty_queue(operator: Client) -> None:
     assert "No dead letters" in shown
 
 
+@pytest.mark.spec("D126")
 def test_numbers_inside_addresses_and_charts_do_not_follow_the_language(
     operator: Client, settings: Any
 ) -> None:

@@ -124,7 +124,7 @@ HIDDEN = {
 }
 
 
-@pytest.mark.spec("S228")
+@pytest.mark.spec("S228", "D97")
 def test_html_scripts_and_template_tags_in_any_field_are_shown_as_plain_text(
     operator: Client,
 ) -> None:
@@ -145,7 +145,7 @@ def test_html_scripts_and_template_tags_in_any_field_are_shown_as_plain_text(
     assert missing == hidden
 
 
-@pytest.mark.spec("S228")
+@pytest.mark.spec("S228", "D97")
 def test_submitted_values_are_shown_as_plain_text(operator: Client) -> None:
     everything()
     jobs = list(Job.objects.values_list("pk", flat=True))

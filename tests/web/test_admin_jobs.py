@@ -343,6 +343,7 @@ def test_only_the_newest_of_many_actions_are_shown_and_the_page_says_so(operator
     assert shown.count("act 0") + shown.count("act 1") == 100
 
 
+@pytest.mark.spec("D92")
 def test_a_jobs_page_handles_unknown_tasks_and_deleted_ids(
     operator: Client,
 ) -> None:
@@ -352,7 +353,7 @@ def test_a_jobs_page_handles_unknown_tasks_and_deleted_ids(
         assert operator.get(f"{LIST}{pk}/").status_code == 404
 
 
-@pytest.mark.spec("S226")
+@pytest.mark.spec("S226", "D91")
 def test_large_values_are_shortened_or_not_read_at_all(operator: Client) -> None:
     import random
 
@@ -387,7 +388,7 @@ def test_an_action_asks_for_confirmation_then_runs_and_is_logged(operator: Clien
     assert JobEvent.objects.get().actor == "ann"
 
 
-@pytest.mark.spec("S227", "S228")
+@pytest.mark.spec("S227", "S228", "D98")
 @pytest.mark.parametrize("method", ["get", "head", "put", "delete", "options"])
 def test_actions_are_refused_by_any_method_but_post(operator: Client, method: str) -> None:
     job = rows.job(State.DEAD)
@@ -397,7 +398,7 @@ def test_actions_are_refused_by_any_method_but_post(operator: Client, method: st
     assert job.state == State.DEAD
 
 
-@pytest.mark.spec("S227")
+@pytest.mark.spec("S227", "D98")
 def test_actions_are_refused_without_a_csrf_token(operator: Client) -> None:
     job = rows.job(State.DEAD)
     strict = Client(enforce_csrf_checks=True)
@@ -408,7 +409,7 @@ def test_actions_are_refused_without_a_csrf_token(operator: Client) -> None:
     assert job.state == State.DEAD
 
 
-@pytest.mark.spec("S227")
+@pytest.mark.spec("S227", "D93")
 def test_a_second_click_on_an_old_page_does_not_retry_again(operator: Client) -> None:
     job = rows.job(State.DEAD)
     shown = timezone.now().isoformat()
@@ -471,6 +472,7 @@ def test_pages_refuse_frames_and_caches(operator: Client) -> None:
     assert "no-store" in answer["Cache-Control"]
 
 
+@pytest.mark.spec("D94")
 def test_times_are_shown_in_the_browsers_zone(operator: Client) -> None:
     job = rows.job(State.SCHEDULED, run_at="2027-07-01T12:00:00Z")
     operator.cookies["jobqueue_zone"] = "Europe%2FBerlin"

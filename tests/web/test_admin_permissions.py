@@ -147,6 +147,7 @@ def test_every_url_and_every_action_is_in_the_tables_above() -> None:
 EVERYTHING = [*((name, "") for name in (*PAGES, *FORMS)), *ACTS]
 
 
+@pytest.mark.spec("D100")
 @pytest.mark.parametrize("who", ["anonymous", "customer", "inactive"])
 def test_anonymous_users_see_and_do_nothing(who: str, things: Things) -> None:
     client = Client()
@@ -164,6 +165,7 @@ def test_anonymous_users_see_and_do_nothing(who: str, things: Things) -> None:
     assert snapshot() == before
 
 
+@pytest.mark.spec("D99")
 @pytest.mark.parametrize("name", PAGES)
 def test_each_page_needs_its_own_permission(
     name: str, things: Things, staff: Callable[..., User], admin_client: Client
@@ -179,6 +181,7 @@ def test_each_page_needs_its_own_permission(
     assert admin_client.get(things.address(name)).status_code == good
 
 
+@pytest.mark.spec("D99")
 @pytest.mark.parametrize(("name", "act"), [*ACTS, *((name, "") for name in FORMS)])
 def test_each_action_needs_its_own_permission_besides_the_view_permission(
     name: str, act: str, things: Things, staff: Callable[..., User]

@@ -1,5 +1,6 @@
 """Migrations: forward, back, three at once, and nothing left to make."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -38,15 +39,27 @@ def ask(url: str, statement: str) -> list[tuple[object, ...]]:
         return connection.execute(statement).fetchall()
 
 
-def test_nothing_is_left_to_make() -> None:
+@pytest.mark.spec("D119")
+@pytest.mark.parametrize("language", ["en", "de", "fr"])
+@pytest.mark.parametrize("key", ["django.db.models.BigAutoField", "django.db.models.AutoField"])
+def test_nothing_is_left_to_make(key: str, language: str) -> None:
     ended = subprocess.run(
-        [sys.executable, "-W", "ignore", "manage.py", "makemigrations", "--check", "--dry-run"],
+        [sys.executable, "-W", "ignore", "manage.py", "makemigrations", "jobqueue", "--check"],
         cwd=ROOT,
+        env={
+            **os.environ,
+            "DJANGO_SETTINGS_MODULE": "tests.web.other_settings",
+            "AUTO_FIELD": key,
+            "LANGUAGE": language,
+        },
         capture_output=True,
         text=True,
         check=False,
     )
-    assert (ended.returncode, ended.stdout.strip()) == (0, "No changes detected")
+    assert (ended.returncode, ended.stdout.strip()) == (
+        0,
+        "No changes detected in app 'jobqueue'",
+    )
 
 
 @pytest.mark.timeout(120)

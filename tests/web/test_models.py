@@ -26,11 +26,13 @@ def refused(job: Job, **changes: object) -> bool:
     return False
 
 
+@pytest.mark.spec("D16")
 @pytest.mark.parametrize("column", HOLDER)
 def test_a_running_row_has_all_of_its_holder(column: str) -> None:
     assert refused(rows.job(State.RUNNING), **{column: None})
 
 
+@pytest.mark.spec("D16")
 @pytest.mark.parametrize("state", [state for state in State if state != State.RUNNING])
 @pytest.mark.parametrize("column", [*HOLDER, "not_ending_since"])
 def test_no_other_row_has_any_of_it(state: State, column: str) -> None:

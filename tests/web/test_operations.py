@@ -28,7 +28,7 @@ def news(monkeypatch: pytest.MonkeyPatch) -> list[Message]:
     return heard
 
 
-@pytest.mark.spec("S2", "S114")
+@pytest.mark.spec("S2", "S114", "D93")
 @pytest.mark.django_db
 @pytest.mark.parametrize("state", list(State))
 @pytest.mark.parametrize("verb", VERBS)
@@ -230,6 +230,7 @@ def test_ids_beyond_32_and_53_bits_work() -> None:
         assert operations.retry(pk).ids == (pk,)
 
 
+@pytest.mark.spec("D93")
 @pytest.mark.django_db(transaction=True)
 def test_ten_clicks_at_once_have_one_effect() -> None:
     job = rows.job(State.DEAD)

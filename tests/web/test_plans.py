@@ -55,7 +55,7 @@ def plans(db: None, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequ
     return Plans()
 
 
-@pytest.mark.spec("S179")
+@pytest.mark.spec("S179", "D90", "D44")
 def test_no_list_of_jobs_reads_a_whole_table(plans: Plans) -> None:
     with connection.execute_wrapper(plans):
         for state in TABS:
@@ -67,7 +67,7 @@ def test_no_list_of_jobs_reads_a_whole_table(plans: Plans) -> None:
     assert plans.seen > len(TABS) * len(FILTERS)
 
 
-@pytest.mark.spec("S179")
+@pytest.mark.spec("S179", "D90")
 def test_nor_does_the_dashboard(plans: Plans) -> None:
     with connection.execute_wrapper(plans):
         now = stats.figures(limit=100).now

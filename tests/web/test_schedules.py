@@ -95,7 +95,7 @@ def test_an_automatic_disable_is_undone_by_the_next_start(db):
     assert row.next_run_at > datetime.now(UTC)
 
 
-@pytest.mark.spec("S189")
+@pytest.mark.spec("S189", "D60")
 def test_a_changed_expression_means_no_immediate_run(db):
     declare()
     synchronise()
@@ -135,6 +135,7 @@ def test_a_schedule_that_code_declares_no_more_is_reported_and_left(db):
     assert Schedule.objects.get().enabled
 
 
+@pytest.mark.spec("D60")
 @pytest.mark.parametrize("change", [{"cron": "0 5 * * *"}, {"timezone": "Asia/Kolkata"}])
 def test_saving_another_expression_or_zone_drops_the_plan(db, change):
     declare()

@@ -41,6 +41,7 @@ def test_a_server_that_is_too_old_is_named(url: str, door: list[str]) -> None:
     assert "Traceback" not in out + err
 
 
+@pytest.mark.spec("D127")
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("url", ["LATIN1", "SQL_ASCII"], indirect=True)
 @pytest.mark.parametrize("door", DOORS, ids="-".join)

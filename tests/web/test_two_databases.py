@@ -77,6 +77,7 @@ def test_each_database_gets_its_own_tables_and_the_models_find_theirs(
     assert code == 0, err
 
 
+@pytest.mark.spec("D40")
 @pytest.mark.timeout(120)
 def test_a_router_that_leads_the_models_away_is_named(site: Any) -> None:
     everything = "tests.web.sqlite_settings.Everything"

@@ -292,7 +292,7 @@ async def test_wakes_do_not_hurry_a_claimer_during_an_outage(make, proxy, monkey
     assert len(tries) < 5
 
 
-@pytest.mark.spec("S48")
+@pytest.mark.spec("S48", "D85")
 @pytest.mark.parametrize("good_rounds_between", [False, True])
 async def test_the_fifth_bug_in_a_row_ends_the_service(
     make, connection, monkeypatch, good_rounds_between

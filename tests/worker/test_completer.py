@@ -107,6 +107,7 @@ async def test_what_the_database_refuses_is_written_apart_and_sinks_no_neighbour
     assert not desk.outage_log._troubled
 
 
+@pytest.mark.spec("D127")
 async def test_text_that_no_encoding_carries_is_a_refusal_too(desk):
     good, bad = await desk.claim(2)
     desk.put(bad, Outcome.FAILED, error_message="\ud800", error_class="x")

@@ -80,7 +80,7 @@ async def test_a_due_schedule_makes_a_job_as_an_enqueue_would(connection, connec
     assert note.payload == '{"kind": "ready", "queue": "mail"}'
 
 
-@pytest.mark.spec("S185", "S177")
+@pytest.mark.spec("S185", "S177", "D59")
 async def test_leaders_forced_at_once_make_one_job_per_tick(connection, leader):
     for _ in range(30):
         await add(connection)
@@ -125,7 +125,7 @@ async def test_a_disabled_schedule_does_nothing(connection, leader):
     assert await jobs(connection) == []
 
 
-@pytest.mark.spec("S187")
+@pytest.mark.spec("S187", "D59")
 @pytest.mark.parametrize(
     ("catch_up", "cron", "late", "made"),
     [

@@ -83,7 +83,7 @@ ERRORS = {
 }
 
 
-@pytest.mark.spec("S60", "S72", "S73", "A4", "A23")
+@pytest.mark.spec("S60", "S72", "S73", "A4", "A23", "D122")
 def test_every_exit_of_a_handler_is_a_recorded_failure_and_hurts_nobody(work, body, shared):
     running = work(concurrency=4)
     neighbour = jobs.call.enqueue(body(lambda: shared.events["go"].wait(50) and "unhurt"))
@@ -106,7 +106,7 @@ def test_every_exit_of_a_handler_is_a_recorded_failure_and_hurts_nobody(work, bo
     assert running.stop() == 0
 
 
-@pytest.mark.spec("S72")
+@pytest.mark.spec("S72", "D80")
 @pytest.mark.parametrize("error", [asyncio.CancelledError, JobCancelled, GeneratorExit])
 def test_a_cancel_that_nobody_asked_for_is_retried(work, body, shared, error):
     running = work()

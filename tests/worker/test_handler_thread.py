@@ -101,7 +101,7 @@ def test_sessions_stay_within_the_concurrency_and_fall_when_idle(work, body, mon
     running.wait(lambda: not {pid for (pid,) in sql(SESSIONS)} & used)
 
 
-@pytest.mark.spec("S68", "S81")
+@pytest.mark.spec("S68", "S81", "D38")
 def test_no_job_fails_by_a_session_that_was_ended_while_it_was_idle(work, body):
     running = work(concurrency=4)
     name = body(backend)
@@ -165,7 +165,7 @@ def test_a_thread_that_is_still_busy_is_neither_reused_nor_waited_for_by_others(
     assert running.final(first).state == State.SUCCEEDED
 
 
-@pytest.mark.spec("S81")
+@pytest.mark.spec("S81", "D83")
 def test_bridges_between_sync_and_async_do_not_deadlock_and_keep_the_connection(work, body):
     running = work(concurrency=10)
 
@@ -191,7 +191,7 @@ def test_bridges_between_sync_and_async_do_not_deadlock_and_keep_the_connection(
         assert len(set(flat)) == 1
 
 
-@pytest.mark.spec("S85")
+@pytest.mark.spec("S85", "D83")
 def test_ten_plain_jobs_run_side_by_side(work, body):
     running = work(concurrency=10)
     together = threading.Barrier(10)
@@ -328,7 +328,7 @@ def pooled(transactional_db):
     del options["pool"]
 
 
-@pytest.mark.spec("S81", "D35")
+@pytest.mark.spec("S81", "D35", "D42")
 def test_more_threads_than_the_pool_has_connections_share_them(pooled, work, body):
     running = work(concurrency=6)
     name = body(backend)
@@ -513,6 +513,7 @@ def test_a_query_cancel_never_hits_the_next_call(handler_thread):
     assert second.result(20) == 5
 
 
+@pytest.mark.spec("D42", "D120")
 def test_a_worker_leaves_no_thread_and_no_session_behind(work, body):
     running = work()
     for job in [jobs.call.enqueue(body(backend)) for _ in range(8)]:

@@ -247,7 +247,7 @@ async def test_a_certificate_of_death_makes_it_leave(bench, connection):
     assert b.left == ["somebody certified this process as dead"]
 
 
-@pytest.mark.spec("S48", "A9")
+@pytest.mark.spec("S48", "A9", "D85")
 async def test_the_fifth_bug_in_a_row_ends_the_service(bench, monkeypatch):
     b = bench(settings(heartbeat_seconds=0.05))
 

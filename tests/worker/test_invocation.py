@@ -60,7 +60,7 @@ def test_a_cancelled_coroutine_gets_one_cancelled_error(work, body, shared):
     assert (row.failures, row.cancel_requested_by) == (0, "a test")
 
 
-@pytest.mark.spec("S118", "S121", "S122", "S125")
+@pytest.mark.spec("S118", "S121", "S122", "S125", "D115")
 @pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("stopping", [False, True])
 def test_a_clean_up_is_not_cut_short_by_further_cancels(work, body, shared, times, stopping):
@@ -96,7 +96,7 @@ def test_a_clean_up_is_not_cut_short_by_further_cancels(work, body, shared, time
     assert [a.outcome for a in attempts(job)] == ["CANCELLED"]
 
 
-@pytest.mark.spec("S72", "S115")
+@pytest.mark.spec("S72", "S115", "D115")
 @pytest.mark.parametrize("kind", ["plain", "coroutine"])
 def test_an_error_while_cleaning_up_is_still_a_cancel(work, body, shared, kind):
     running = work()
@@ -381,7 +381,7 @@ def test_a_handler_that_ignores_everything_does_not_block_the_shutdown(work, bod
     assert [a.outcome for a in attempts(job)] == ["INTERRUPTED"]
 
 
-@pytest.mark.spec("S122")
+@pytest.mark.spec("S122", "D112")
 def test_a_shutdown_interrupts_without_counting_and_ends_no_job(work, body, shared):
     running = work(drain_seconds=0.0, concurrency=3)
     begun = threading.Semaphore(0)

@@ -76,7 +76,7 @@ async def renewed_since(connection, before):
     return await one(connection, "SELECT expires_at > %s FROM jobqueue_leaderlease", before)
 
 
-@pytest.mark.spec("S174", "S175", "S176")
+@pytest.mark.spec("S174", "S175", "S176", "D63")
 async def test_a_leader_that_leaves_is_followed_at_once_and_never_leads_again(start, connection):
     first = start()
     await until(lambda: first.is_leading)
@@ -122,6 +122,7 @@ async def test_a_win_that_was_in_flight_when_the_stop_came_is_handed_back(
     assert leader._work.born == 0  # its services never started
 
 
+@pytest.mark.spec("D63")
 async def test_resigning_is_bounded_when_the_row_is_locked(start, connection, connect):
     leader = start()
     await until(lambda: leader.is_leading)
@@ -133,7 +134,7 @@ async def test_resigning_is_bounded_when_the_row_is_locked(start, connection, co
         assert time.monotonic() - begin < 10
 
 
-@pytest.mark.spec("S170", "S171")
+@pytest.mark.spec("S170", "S171", "D61")
 async def test_trust_ends_before_the_lease_when_renewals_get_no_answer(
     start, connection, monkeypatch
 ):
@@ -219,7 +220,7 @@ async def is_in(connection, job, state):
     return (await job_row(connection, job))["state"] == state
 
 
-@pytest.mark.spec("S4")
+@pytest.mark.spec("S4", "D64")
 @pytest.mark.parametrize("offset", [-600, 600])
 async def test_a_leader_whose_own_clock_is_off_promotes_by_the_databases_clock(
     start, connection, monkeypatch, offset
@@ -397,7 +398,7 @@ async def test_a_notification_that_fails_stops_no_step(start, connection, monkey
     assert leader.is_leading
 
 
-@pytest.mark.spec("S179", "S191", "S174", "A18", "A19")
+@pytest.mark.spec("S179", "S191", "S174", "A18", "A19", "D95")
 async def test_a_stop_in_the_middle_of_a_long_prune_keeps_what_is_done(start, connection):
     await connection.execute(
         "INSERT INTO jobqueue_job (task, state, finished_at) "

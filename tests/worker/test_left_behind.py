@@ -17,7 +17,7 @@ from tests.worker import jobs
 from tests.worker.running import active
 
 
-@pytest.mark.spec("S60", "S73", "A23")
+@pytest.mark.spec("S60", "S73", "A23", "D86")
 def test_tasks_left_behind_end_with_their_job_and_hurt_nobody(work, body, shared):
     running = work()
 
@@ -60,7 +60,7 @@ def test_tasks_left_behind_end_with_their_job_and_hurt_nobody(work, body, shared
     assert running.stop() == 0
 
 
-@pytest.mark.spec("S73")
+@pytest.mark.spec("S73", "D86")
 def test_a_task_left_behind_that_ignores_its_cancel_blocks_neither_job_nor_exit(work, body, shared):
     running = work()
 

@@ -22,7 +22,7 @@ async def nothing():
     pass
 
 
-@pytest.mark.spec("S152", "S204")
+@pytest.mark.spec("S152", "S204", "D85")
 @pytest.mark.parametrize(("service", "error"), [(nothing, None), (broken, ZeroDivisionError)])
 async def test_a_service_that_ends_unasked_is_logged(service, error):
     ended = []

@@ -18,7 +18,7 @@ from tests.worker.running import active, attempts
 from tests.worker.test_invocation import spin
 
 
-@pytest.mark.spec("S64", "S65", "A13")
+@pytest.mark.spec("S64", "S65", "A13", "D19")
 @pytest.mark.parametrize("kind", ["plain", "coroutine", "query", "aquery"])
 def test_a_timeout_stops_the_attempt_and_is_counted(work, body, kind):
     running = work(timeout_seconds=0.3)
@@ -58,7 +58,7 @@ def test_the_calls_timeout_beats_the_tasks_and_none_means_none(work, body, share
     assert running.final(unlimited).state == State.SUCCEEDED
 
 
-@pytest.mark.spec("S64", "S85", "S120")
+@pytest.mark.spec("S64", "S85", "S120", "D82")
 def test_as_many_slots_are_taken_as_handlers_live_and_no_two_attempts_overlap(work, body, shared):
     """Twenty that do not end at their timeout, four at a time, two attempts each."""
     running = work(concurrency=4, timeout_seconds=0.1, cancel_seconds=0.2)
