@@ -110,11 +110,15 @@ class Settings:
         return self.lease_seconds / 30
 
     @property
+    def tolerated_silence_seconds(self) -> float:
+        """The longest time between two good beats of a worker in health: some beats may fail."""
+        beat, budget = self.heartbeat_seconds, self.beat_budget_seconds
+        return beat + (TOLERATED_FAILED_BEATS + 1) * (budget + beat / 4)
+
+    @property
     def least_lease_seconds(self) -> float:
         """The shortest lease that outlives the tolerated failed beats and the clean-up."""
-        beat, budget = self.heartbeat_seconds, self.beat_budget_seconds
-        cascade = beat + (TOLERATED_FAILED_BEATS + 1) * (budget + beat / 4)
-        return cascade + self.cancel_seconds + self.lease_margin_seconds
+        return self.tolerated_silence_seconds + self.cancel_seconds + self.lease_margin_seconds
 
     @property
     def exit_seconds(self) -> float:

@@ -27,6 +27,7 @@ from jobqueue.backend import JobQueueBackend
 from jobqueue.checks import check_backend
 from jobqueue.conf import Settings
 from jobqueue.scheduling import declared
+from jobqueue.worker.process import signals as process_signals
 from jobqueue.worker.process.recycle import Recycling
 from jobqueue.worker.process.supervisor_link import RECYCLED, SupervisorLink, parent
 from jobqueue.worker.startup import CannotStartError
@@ -184,13 +185,18 @@ def check(options: Options) -> Settings:
 
 def launch(options: Options, command: Sequence[str] | None = None) -> int:
     """Run a worker, or several under a supervisor; return the exit code."""
+    above = parent()
+    with process_signals.deaf(supervised=above is not None):
+        return _launch(options, above, command)
+
+
+def _launch(options: Options, above: SupervisorLink | None, command: Sequence[str] | None) -> int:
     try:
         settings = check(options)
     except BadArgumentsError as error:
         return _say(error, 2)
     except ImproperlyConfigured as error:
         return _say(error, 1)
-    above = parent()
     if options.processes > 1 and above is None:
         from jobqueue import supervisor
 
@@ -288,7 +294,7 @@ def _bound_the_exit(end: Exit) -> None:
         os._exit(end.code)
 
     def arm() -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in process_signals.HANDLED:
             signal.signal(number, signal.SIG_IGN)  # everything is recorded: the exit code stands
         ending.set()
         with contextlib.suppress(Exception):  # in case the thread never gets to run

@@ -89,6 +89,16 @@ class IdleReason(StrEnum):
     MAX_JOBS = "MAX_JOBS"  # no more attempts may begin in this process: it awaits the last ones
 
 
+class Wake(StrEnum):
+    """How a worker hears of new jobs; instead of these, also "polling: " and an error."""
+
+    NOTIFIED = "notified"
+    OFF = "polling: NOTIFY is off"
+    STARTING = "polling: no notification yet"
+    RECONNECTING = "polling: reconnecting"
+    SILENT = "polling: notifications do not arrive (is there a pooler in between?)"
+
+
 class Verb(StrEnum):
     """Everything that may change a job's state."""
 

@@ -20,7 +20,7 @@ from jobqueue.store import deaths
 from jobqueue.store.connections import Backoff, Session
 from jobqueue.worker.hints import send_hint
 from jobqueue.worker.process.liveness import announcements
-from jobqueue.worker.process.signals import HANDLED, STOPS
+from jobqueue.worker.process.signals import HANDLED, LATER, STOPS
 from jobqueue.worker.process.supervisor_link import (
     CHILD,
     PIPE,
@@ -36,7 +36,8 @@ RECYCLE_PAUSE_SECONDS = 0.1
 KILL_MARGIN_SECONDS = 3.0  # after the children's own deadline
 CERTIFY_SECONDS = 2.0
 LOG_SECONDS = 2.0  # for the last events, if the project's log handlers are slow
-# A child without a beat for this long, while the database answers the supervisor, is replaced.
+# A child without a beat for this long, while the database answers the supervisor, is replaced. The
+# least values; a slow beat makes both longer.
 STALE_SECONDS, LOOK_SECONDS = 60.0, 15.0
 WORST_FIRST = (1, 2, 5, 6, 3, 4, 0)
 DIED, OUT_OF_TIME = 3, 4
@@ -86,6 +87,9 @@ class Supervisor:
         self.id = str(uuid4())
         self.command, self.processes, self.settings = list(command), processes, settings
         self.restart, self.max_runtime = restart, max_runtime
+        self.stale_seconds = max(STALE_SECONDS, settings.tolerated_silence_seconds)
+        # After an outage the children beat between two looks.
+        self.look_seconds = max(LOOK_SECONDS, settings.heartbeat_seconds)
         self.begun_at = 0.0
         self.died = False  # in drain mode: a job died in a child that was replaced
         self.log = log.bind(supervisor=self.id)
@@ -94,7 +98,7 @@ class Supervisor:
         self._session = Session(conf.connection_parameters(), "supervisor")
         self._reaped: set[int] = set()  # pids whose deaths are not on record yet
         self._silent: set[int] = set()  # pids without a beat at the last check
-        self._news = asyncio.Event()
+        self._news, self._starting = asyncio.Event(), asyncio.Lock()
         self._pipe = (-1, -1)
 
     async def run(self) -> int:
@@ -194,14 +198,20 @@ class Supervisor:
         environment = {SUPERVISOR: self.id, CHILD: str(number), PIPE: str(reading)}
         if (left := self._runtime_left()) is not None:
             environment[RUNTIME] = str(left)
-        return await asyncio.create_subprocess_exec(
-            *self.command,
-            env={**os.environ, **environment},
-            stdin=DEVNULL,
-            pass_fds=(reading,),
-            # A terminal's Ctrl+C reaches the group: here, and each child once.
-            process_group=0,
-        )
+        async with self._starting:
+            # The child inherits the mask: HUP and USR2 must not end it before it listens to them.
+            signal.pthread_sigmask(signal.SIG_BLOCK, LATER)
+            try:
+                return await asyncio.create_subprocess_exec(
+                    *self.command,
+                    env={**os.environ, **environment},
+                    stdin=DEVNULL,
+                    pass_fds=(reading,),
+                    # A terminal's Ctrl+C reaches the group: here, and each child once.
+                    process_group=0,
+                )
+            finally:
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, LATER)
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -222,7 +232,7 @@ class Supervisor:
         backoff, looked = Backoff(), loop_time()
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(looked + LOOK_SECONDS):
+                async with asyncio.timeout_at(looked + self.look_seconds):
                     await self._news.wait()
             self._news.clear()
             if not await self._certify():
@@ -230,7 +240,7 @@ class Supervisor:
                 self._news.set()
                 continue
             backoff.reset()
-            if loop_time() >= looked + LOOK_SECONDS:
+            if loop_time() >= looked + self.look_seconds:
                 looked = loop_time()
                 await self._end_the_silent()
 
@@ -240,14 +250,14 @@ class Supervisor:
         pids = {child.pid: child for child in self.children.values()}
         try:
             silent = await self._session.call(
-                deaths.silent_children, CERTIFY_SECONDS, self.id, list(pids), STALE_SECONDS
+                deaths.silent_children, CERTIFY_SECONDS, self.id, list(pids), self.stale_seconds
             )
         except Exception:
             silent = set()
         if self.stopping.is_set():  # bounded by the deadline
             return
         for pid in silent & self._silent:
-            self.log.error("child_silent", pid=pid, seconds=STALE_SECONDS)
+            self.log.error("child_silent", pid=pid, seconds=self.stale_seconds)
             _send(pids[pid], signal.SIGKILL)
         self._silent = silent - self._silent
 

@@ -16,7 +16,7 @@ from jobqueue.conf import settings
 from jobqueue.insight import stats
 from jobqueue.models import Job
 from jobqueue.scheduling import operator_tasks
-from jobqueue.states import IdleReason, State
+from jobqueue.states import IdleReason, State, Wake
 
 IDLE_REMEDIES: dict[str, str] = {
     IdleReason.SIGNALS: "Receivers of Django's task signals, or the log handlers behind them, are "
@@ -25,6 +25,11 @@ IDLE_REMEDIES: dict[str, str] = {
     IdleReason.OUTCOMES: "All slots wait for their outcomes to be written: look for locked rows.",
     IdleReason.OUTAGE: "The database does not answer its claims: see its log.",
     IdleReason.MAX_JOBS: "It leaves when its last jobs have ended; a supervisor then replaces it.",
+}
+# Also before its first beat and notification, while it reconnects, and where that was chosen.
+HEARS = ("", Wake.NOTIFIED, Wake.STARTING, Wake.RECONNECTING, Wake.OFF)
+WAKE_REMEDIES: dict[str, str] = {
+    Wake.SILENT: "Give it a direct connection, not a transaction pooler's."
 }
 ERROR, WARNING, NOTE = "error", "warning", "note"
 SKEW_SECONDS = 2.0
@@ -96,12 +101,13 @@ SELECT clock_timestamp(),
     (SELECT EXTRACT(EPOCH FROM max(clock_timestamp() - xact_start))::double precision
      FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()),
     ARRAY(SELECT concurrency FROM jobqueue_worker WHERE phase <> 'STOPPED'
-        AND died_at IS NULL AND last_seen_at > clock_timestamp() - interval '1 minute')
+        AND died_at IS NULL
+        AND last_seen_at > clock_timestamp() - %(lease)s * interval '1 second')
 """
 
 
 def _server() -> Iterator[Finding]:
-    now, allowed, vacuums, oldest, slots = stats.row(SERVER, {})
+    now, allowed, vacuums, oldest, slots = stats.row(SERVER, {"lease": settings().lease_seconds})
     if abs(skew := (now - datetime.now(UTC)).total_seconds()) > SKEW_SECONDS:
         text = f"The database's clock and this machine's differ by {abs(skew):.1f} s."
         yield Finding(NOTE, text, "Leases do not mind; run_after and cron mean the database's.")
@@ -130,9 +136,9 @@ def _fleet() -> Iterator[Finding]:
             reason = row.worker.idle_reason
             text = f"Worker {row.worker} claims nothing: {reason}."
             yield Finding(WARNING, text, IDLE_REMEDIES.get(reason, ""))
-        elif row.worker.wake.startswith("polling"):
+        elif row.worker.wake not in HEARS:
             text = f"Worker {row.worker} hears no notifications ({row.worker.wake})."
-            yield Finding(NOTE, text, "Give it a direct connection, not a transaction pooler's.")
+            yield Finding(NOTE, text, WAKE_REMEDIES.get(row.worker.wake, "Its log says more."))
         if row.alive and row.worker.signals_dropped:
             text = f"Worker {row.worker} has dropped {row.worker.signals_dropped} task signals."
             yield Finding(WARNING, text, "Receivers hang: see `signal_receiver_stuck` in its log.")

@@ -43,6 +43,18 @@ def test_twenty_signals_in_a_burst_cancel_and_lose_nothing(fleet: Fleet):
     assert "Traceback" not in worker.text()
 
 
+@pytest.mark.spec("S131", "S197d")
+def test_workers_that_are_starting_outlive_hup_and_usr2(fleet: Fleet):
+    supervisor = fleet.start("--processes", "2", wait=False)
+    wait_until(lambda: len(supervisor.events("child_started")) == 2)
+    while len(supervisor.events("worker_started")) < 2:
+        supervisor.send(signal.SIGHUP)
+        supervisor.send(signal.SIGUSR2)
+        time.sleep(0.02)
+    assert supervisor.stop() == 0
+    assert [event["code"] for event in supervisor.events("child_exited")] == [0, 0]
+
+
 @pytest.mark.spec("S131")
 def test_ten_times_hup_under_load_and_no_job_fails(fleet: Fleet):
     make_effect_table()

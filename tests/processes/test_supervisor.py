@@ -37,6 +37,7 @@ def heard(number, frame):
         sys.exit(int(os.environ.get("EXIT", 0)))
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2):
     signal.signal(number, heard)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP, signal.SIGUSR2})
 note("start")
 while True:
     signal.pause()
@@ -303,7 +304,7 @@ async def test_the_death_of_a_reaped_child_is_on_record_and_announced_at_once(
 
 @pytest.mark.spec("S197b")
 async def test_a_child_without_a_beat_is_replaced_and_no_other(supervise, connection):
-    process = supervise(CHILD, 3, LOOK_SECONDS=0.1, STALE_SECONDS=30.0)
+    process = supervise(CHILD, 3, LOOK_SECONDS=0.1, STALE_SECONDS=30.0, heartbeat_seconds=0.1)
     frozen, alive_one, starting = await until(lambda: len(process.pids()) == 3 and process.pids())
     supervisor = _environment(frozen)["JOBQUEUE_SUPERVISOR"]
     await add_worker(connection, pid=alive_one, supervisor=supervisor)
@@ -336,6 +337,50 @@ async def test_only_two_answers_in_a_row_end_a_child(monkeypatch):
     child.send_signal.assert_not_called()
     await supervisor._end_the_silent()
     child.send_signal.assert_called_once_with(signal.SIGKILL)
+
+
+@pytest.mark.spec("S197b")
+async def test_a_slow_beat_makes_a_child_silent_only_after_the_beats_that_may_fail(connection):
+    """A beat of 90 s with a lease of 600 s: three beats that failed are still health."""
+    slow = Settings(heartbeat_seconds=90.0, lease_seconds=600.0)
+    supervisor = Supervisor(["unused"], 1, slow, restart=True, max_runtime=None)
+    assert supervisor.stale_seconds == slow.tolerated_silence_seconds == 265.5
+    # After an outage a beat is tried again within a quarter, and may take its budget.
+    assert supervisor.look_seconds > slow.heartbeat_seconds / 4 + slow.beat_budget_seconds
+    for pid, silence in ((7, 200.0), (8, 300.0)):
+        supervisor.children[pid] = Child(pid)
+        seen = {"pid": pid, "supervisor": supervisor.id, "last_seen_at": ago(silence)}
+        await add_worker(connection, **seen)
+    for _ in range(2):
+        await supervisor._end_the_silent()
+    await supervisor._session.close()
+    supervisor.children[7].send_signal.assert_not_called()
+    supervisor.children[8].send_signal.assert_called_once_with(signal.SIGKILL)
+    quick = Supervisor(["unused"], 1, Settings(), restart=True, max_runtime=None)
+    assert (quick.stale_seconds, quick.look_seconds) == (60.0, 15.0)
+
+
+@pytest.mark.spec("S197d")
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR2])
+async def test_a_child_that_is_starting_does_not_die_of_what_it_will_listen_to(supervise, number):
+    process = supervise(LATE, 2)
+    await until(lambda: len(process.pids()) == 2)
+    process.send_signal(number)
+    process.send_signal(signal.SIGUSR2 if number == signal.SIGHUP else signal.SIGHUP)
+    pids = process.pids()
+    for pid in pids:  # it has been passed on
+        await until(lambda pid=pid: number in _pending(pid))
+    assert all(alive(pid) for pid in pids)
+    assert process.pids() == pids
+
+
+def _pending(pid):
+    """The signals that are blocked and wait in a process."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("ShdPnd:"):
+            bits = int(line.split()[1], 16)
+            return {number for number in range(1, 65) if bits >> (number - 1) & 1}
+    return set()
 
 
 LATE = START + "import time; time.sleep(60)"

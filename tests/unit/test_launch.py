@@ -1,11 +1,13 @@
 """The worker's command line: what it understands, and what it refuses before it starts."""
 
 import gc
+import signal
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
 from jobqueue.launch import BadArgumentsError, Options, check, launch, parse_queues
+from jobqueue.worker.process import signals as process_signals
 from tests.setup_tasks import OPEN, tasks
 
 
@@ -158,3 +160,17 @@ def test_what_is_loaded_before_a_run_is_kept_from_the_collector_until_its_end(mo
     monkeypatch.setattr("jobqueue.launch._bound_the_exit", lambda deadline: None)
     assert launch(Options()) == 3
     assert within[0] > before == gc.get_freeze_count()
+
+
+@pytest.mark.spec("S131")
+def test_a_process_that_starts_and_ends_ignores_what_it_will_listen_to():
+    late = {signal.SIGHUP: signal.SIG_DFL, signal.SIGUSR2: len}  # somebody's own stays
+    former = {number: signal.signal(number, handler) for number, handler in late.items()}
+    try:
+        with process_signals.deaf(supervised=False):
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            assert signal.getsignal(signal.SIGUSR2) is len
+        assert {number: signal.getsignal(number) for number in late} == late
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)

@@ -126,6 +126,39 @@ def test_the_doctor_names_each_ailment_with_its_remedy() -> None:
 
 
 @pytest.mark.spec("S230")
+@pytest.mark.parametrize(
+    ("wake", "remedy"),
+    [
+        ("", ""),  # before the first beat
+        ("polling: no notification yet", ""),
+        ("polling: reconnecting", ""),
+        ("polling: NOTIFY is off", ""),
+        ("notified", ""),
+        (
+            "polling: notifications do not arrive (is there a pooler in between?)",
+            "not a transaction pooler's",
+        ),
+        ("polling: connection refused", "Its log says more."),
+    ],
+)
+def test_only_notifications_that_do_not_arrive_are_blamed_on_a_pooler(
+    wake: str, remedy: str
+) -> None:
+    rows.worker(wake=wake)
+    text = run("doctor")[1]
+    assert ("hears no notifications" in text) == bool(remedy)
+    assert remedy in text
+
+
+@pytest.mark.spec("S230")
+def test_the_doctor_counts_the_connections_of_all_workers_in_health(settings: Any) -> None:
+    settings.JOBQUEUE = {"HEARTBEAT_SECONDS": 90, "LEASE_SECONDS": 600}
+    seen = timezone.now() - timedelta(seconds=85)
+    rows.worker(last_seen_at=seen, concurrency=5_000)
+    assert "1 workers may open 5007 connections" in run("doctor")[1]
+
+
+@pytest.mark.spec("S230")
 def test_the_doctor_compares_the_platforms_grace(settings: Any) -> None:
     code, text = run("doctor", "--grace", "10")
     assert code == 1

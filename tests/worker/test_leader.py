@@ -187,6 +187,19 @@ async def test_a_follower_sends_nothing_while_beats_show_a_leader(start, monkeyp
     assert calls == []
 
 
+@pytest.mark.spec("S166")
+async def test_between_slow_beats_a_follower_looks_for_itself(start, connection, monkeypatch):
+    """The role of a leader whose death nobody certifies is taken when its lease is over."""
+    monkeypatch.setattr("jobqueue.worker.leadership.election.ELECTION_SECONDS", 0.1)
+    leader = start()
+    await until(lambda: leader.is_leading)
+    follower = start(replace(SHORT, heartbeat_seconds=90.0, lease_seconds=600.0))
+    await until(lambda: follower._session.born and follower._session.connection is None)
+    follower.on_occupied()  # as by a beat; the next one comes in a minute and a half
+    leader.service.cancel()
+    await until(lambda: follower.is_leading)
+
+
 @pytest.mark.spec("S172")
 async def test_a_winner_that_cannot_work_hands_the_role_back(start, connection, monkeypatch):
     leader = start()

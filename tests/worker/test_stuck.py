@@ -58,7 +58,7 @@ def test_a_handler_that_does_not_end_is_reported_with_its_stack_once_a_minute(
 
 @pytest.mark.spec("S119", "S120")
 def test_past_a_limit_the_worker_drains_and_leaves(work, body, shared, monkeypatch):
-    monkeypatch.setattr(stuck, "EXIT_SECONDS", 0.5)
+    monkeypatch.setattr(stuck, "EXIT_SECONDS", 0.3)
     running = work(cancel_seconds=0.2, drain_seconds=0.3, heartbeat_seconds=0.3)
     job = jobs.call.enqueue(body(lambda: ignores_everything(shared)))
     ask_to_stop(job, running, shared)

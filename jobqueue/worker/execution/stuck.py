@@ -30,12 +30,13 @@ class StuckHandlers:
             if inflight.stop_reason is None or inflight.ended:
                 continue
             ignored = now - inflight.stop_requested_at
-            if ignored <= self.settings.cancel_seconds:
+            over = ignored - self.settings.cancel_seconds
+            if over <= 0:
                 continue
             if now - inflight.reported_at >= REPORT_SECONDS:
                 inflight.mark_reported(now)
                 self._report(inflight, ignored)
-            if ignored > EXIT_SECONDS:
+            if over > EXIT_SECONDS:
                 self.exit_worker(f"the handler of job {inflight.claim.id} does not end")
 
     def _report(self, inflight: InFlight, ignored: float) -> None:

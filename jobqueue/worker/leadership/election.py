@@ -138,13 +138,15 @@ class Leader:
             await self._work.close()
 
     async def _wait_for_vacancy(self) -> bool:
-        """Wait for a hint, or for a while without beats. False if the worker is stopping."""
+        """Wait for a hint, or for a while without beats or between slow ones. False if the worker
+        is stopping."""
         while not self._election_due.is_set():
             seconds = ELECTION_SECONDS * random.uniform(0.9, 1.1)  # noqa: S311
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self._election_due.wait()
-            if loop_time() - self._informed_at > 2 * self.settings.heartbeat_seconds:
+            beats = min(self.settings.heartbeat_seconds, ELECTION_SECONDS)
+            if loop_time() - self._informed_at > 2 * beats:
                 break
         self._election_due.clear()
         await self._pause(random.uniform(0, HINT_JITTER_SECONDS))  # noqa: S311

@@ -15,6 +15,7 @@ import psycopg
 from jobqueue.clock import loop_time
 from jobqueue.conf import Settings
 from jobqueue.logs import get_logger
+from jobqueue.states import Wake
 from jobqueue.store import events, heartbeat, workers
 from jobqueue.store.connections import Session
 from jobqueue.store.notify import prove
@@ -141,7 +142,7 @@ class Heartbeat:
             phase=self.phase(),
             idle=self.idle,
             dropped=self.signals_dropped(),
-            wake=self.listener.state if self.listener else "polling: NOTIFY is off",
+            wake=self.listener.state if self.listener else Wake.OFF,
             silence=self.dead_workers.silence_seconds,
         )
         return beat

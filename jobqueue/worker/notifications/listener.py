@@ -12,6 +12,7 @@ from psycopg.pq.abc import PGconn
 from jobqueue.clock import loop_time
 from jobqueue.logs import get_logger
 from jobqueue.notifications import CHANNEL
+from jobqueue.states import Wake
 from jobqueue.store.connections import Backoff, Session, drop
 from jobqueue.worker.notifications.dispatch import Dispatcher
 from jobqueue.worker.outages import ErrorPolicy
@@ -19,8 +20,6 @@ from jobqueue.worker.outages import ErrorPolicy
 CONNECT_SECONDS = 10.0
 MISSING_PROOFS = 2
 PROOF_SECONDS = 1.0
-NOTIFIED = "notified"
-SILENT = "polling: notifications do not arrive (is there a pooler in between?)"
 log = get_logger()
 
 
@@ -47,7 +46,7 @@ class Listener:
         self.channel = f"jobqueue_{worker.hex}"
         self.session = Session(parameters, "listen", prepare=self._listen)
         self.dispatcher, self.error_policy = dispatcher, error_policy
-        self.state = "polling: not listening yet"
+        self.state = str(Wake.STARTING)
         self._listening = False
         self._proof, self._sent_at = "", 0.0
         self._missing = 0
@@ -56,7 +55,7 @@ class Listener:
 
     @property
     def is_proven(self) -> bool:
-        return self.state == NOTIFIED
+        return self.state == Wake.NOTIFIED
 
     async def _listen(self, connection: AsyncConnection[Any]) -> None:
         await connection.execute(NO_IDLE_TIMEOUT)
@@ -79,14 +78,14 @@ class Listener:
             if self._missing >= MISSING_PROOFS:
                 if not self._silence.failures:
                     log.warning("listener_silent", proofs=self._missing)
-                self._drop(SILENT)
+                self._drop(Wake.SILENT)
                 return ""
         self._proof, self._sent_at = uuid4().hex, now
         return self._proof
 
     def reconnect(self) -> None:
         """Open a fresh connection, and check what was missed."""
-        self._drop("polling: reconnecting")
+        self._drop(Wake.RECONNECTING)
 
     def _drop(self, why: str) -> None:
         self._listening, self._dropped = False, why
@@ -113,13 +112,13 @@ class Listener:
         if was_proven:
             self.dispatcher.poll()
         if why:
-            return self._silence.next_delay() if why == SILENT else 0.0
+            return self._silence.next_delay() if why == Wake.SILENT else 0.0
         return self.error_policy.failed(error)
 
     async def _listen_until_lost(self) -> None:
         connection = await self.session.open(CONNECT_SECONDS)
         self._listening, self._proof, self._missing = True, "", 0
-        self.state = "polling: no notification yet"
+        self.state = Wake.SILENT if self._silence.failures else Wake.STARTING
         self.error_policy.succeeded()
         # LISTEN has committed: this sees whatever was enqueued before, and its beat sends the first
         # proof.
@@ -151,7 +150,7 @@ class Listener:
             self._on_proof()
 
     def _on_proof(self) -> None:
-        self._proof, self._missing, self.state = "", 0, NOTIFIED
+        self._proof, self._missing, self.state = "", 0, Wake.NOTIFIED
         if self._silence.failures:
             self._silence.reset()
             log.info("listener_recovered")

@@ -14,6 +14,8 @@ from typing import Any
 STOPS = (signal.SIGTERM, signal.SIGINT)
 HANDLED = (*STOPS, signal.SIGHUP, signal.SIGUSR2)
 IGNORED = (signal.SIGUSR1,)
+# Heard by a process that serves; one that is starting must not die of them.
+LATER = (signal.SIGHUP, signal.SIGUSR2)
 _former: dict[int, Any] = {}  # the former handlers, while ours are installed
 _forking = threading.local()
 
@@ -30,6 +32,25 @@ def through(descriptor: int) -> Iterator[None]:
     finally:
         signal.set_wakeup_fd(wakeup)
         _put_back()
+
+
+@contextlib.contextmanager
+def deaf(*, supervised: bool) -> Iterator[None]:
+    """Until a worker listens to signals, and after it, HUP and USR2 do nothing. A supervisor starts
+    its children with both blocked."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    quiet = [number for number in LATER if signal.getsignal(number) is signal.SIG_DFL]
+    for number in quiet:
+        signal.signal(number, signal.SIG_IGN)
+    if supervised:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, LATER)
+    try:
+        yield
+    finally:
+        for number in quiet:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _noted_elsewhere(number: int, frame: FrameType | None) -> None:
