@@ -110,6 +110,11 @@ class Settings:
         return self.lease_seconds / 30
 
     @property
+    def trust_seconds(self) -> float:
+        """How long a lease is trusted after its last good claim or renewal was sent."""
+        return self.lease_seconds - self.lease_margin_seconds
+
+    @property
     def tolerated_silence_seconds(self) -> float:
         """The longest time between two good beats of a worker in health: some beats may fail."""
         beat, budget = self.heartbeat_seconds, self.beat_budget_seconds

@@ -46,7 +46,6 @@ class Components:
         *,
         on_beat: Callable[[], None],
         on_spent: Callable[[], None],
-        exit_now: Callable[[str], None],
         send_finished: Callable[[Sequence[int]], object],
     ) -> None:
         worker = identity.id
@@ -67,7 +66,7 @@ class Components:
             registry,
             self.outcome_events,
             self._error_policy("finish"),
-            trust_seconds=settings.lease_seconds - settings.lease_margin_seconds,
+            trust_seconds=settings.trust_seconds,
             on_ready=self._on_ready_again,
             on_soon=lambda seconds: self.claimer.promote_in(seconds),
         )
@@ -143,7 +142,7 @@ class Components:
             on_spent=on_spent,
         )
         self.stuck = StuckHandlers(settings, registry, shutdown.request)
-        self.lease_guard = LeaseGuard(settings, registry, self.executor, exit_now)
+        self.lease_guard = LeaseGuard(settings, registry, self.executor)
 
     def _error_policy(self, purpose: str) -> ErrorPolicy:
         return ErrorPolicy(purpose, self.outage_log)

@@ -298,7 +298,3 @@ class InFlightJobs:
             for inflight in self._by_token.values()
             if inflight.fate is None and not inflight.lost
         ]
-
-    def trusted_since(self) -> float | None:
-        """The oldest renewal's send time among the claims that still need their lease."""
-        return min((each.trusted_from for each in self if each.needs_lease), default=None)

@@ -124,7 +124,6 @@ class Worker:
             self.shutdown,
             on_beat=self._on_beat,
             on_spent=self._on_spent,
-            exit_now=self.watchdog.exit_now,
             send_finished=self.send_finished,
         )
         self.limits = Limits(

@@ -5,6 +5,7 @@ What a handler does is noted in the file that EFFECTS names, a line for each beg
 
 import asyncio
 import atexit
+import ctypes
 import os
 import re
 import subprocess
@@ -86,6 +87,20 @@ async def hold_interpreter(context, *, when_stopping):
     while when_stopping and not context.is_stopping:
         await asyncio.sleep(0.01)
     re.match(r"(a+)+$", "a" * 40 + "b")
+
+
+@task(takes_context=True)
+def hold_then_clean_up(context, seconds, cleaning):
+    """In a C call that keeps the interpreter to itself; asked to stop, it cleans up."""
+    note(context, "begin")
+    try:
+        ctypes.PyDLL(None).usleep(int(seconds * 1_000_000))
+        while True:
+            time.sleep(0.005)
+    except BaseException:
+        time.sleep(cleaning)
+        note(context, "cleaned")
+        raise
 
 
 @task(takes_context=True)

@@ -141,8 +141,19 @@ def test_a_loop_that_is_blocked_beyond_the_trust_ends_the_process(fleet: Fleet):
     start = time.monotonic()
     assert worker.ended(30) == 5
     assert time.monotonic() - start < 1.5 + SLACK_SECONDS
-    assert "no longer trusted" in worker.text()
+    assert "the event loop is blocked and job" in worker.text()
     assert "block_loop" in worker.text()
+
+
+@pytest.mark.spec("S104", "S150")
+def test_a_c_call_that_holds_the_interpreter_past_the_lease_ends_the_process_at_once(fleet: Fleet):
+    """By then another worker may run the job: there is no time left to clean up in."""
+    worker = fleet.start(LEASE_SECONDS=4.5, CANCEL_SECONDS=3)
+    tasks.hold_then_clean_up.enqueue(5.5, 2)
+    wait_until(lambda: fleet.count("begin"))
+    assert worker.ended(40) == 5
+    assert "outlives the trust in its lease" in worker.text()
+    assert not fleet.count("cleaned")
 
 
 @pytest.mark.spec("S147", "S146")

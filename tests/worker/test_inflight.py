@@ -44,7 +44,6 @@ async def test_two_claims_of_one_job_cannot_touch_each_other():
     registry.end(old)
     assert registry.get(new.token) is new
     assert registry.renewable() == [new]
-    assert registry.trusted_since() == 9
 
 
 @pytest.mark.spec("S98", "S99", "A5")

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import signal
 import threading
@@ -117,18 +118,60 @@ async def test_a_block_in_a_handlers_own_task_is_that_handlers(watchdog):
 
 @pytest.mark.spec("S104", "S106")
 async def test_blocked_beyond_the_trust_it_leaves(watchdog):
-    hold(watchdog.registry, trusted_from=time.monotonic() - 1.0)
+    hold(watchdog.registry, trusted_from=time.monotonic())
     with watchdog.running(signals=False):
         watchdog.watch(asyncio.get_running_loop())
         end = time.monotonic() + 10
         while not watchdog.left and time.monotonic() < end:
             time.sleep(0.01)  # noqa: ASYNC251
-    assert "no longer trusted" in watchdog.left[0]
+    why = "the event loop is blocked and job 1 outlives the trust in its lease"
+    assert watchdog.left[0] == why
+
+
+@pytest.mark.spec("S104", "S150")
+def test_a_handler_that_outlives_the_trust_ends_the_process(watchdog):
+    """Whatever it was asked, and however often: that prolongs nothing."""
+    trust, now = watchdog.settings.trust_seconds, time.monotonic()
+    inflight = hold(watchdog.registry, trusted_from=now - trust + 0.5, id=3)
+    hold(watchdog.registry, trusted_from=now, id=4)
+    assert watchdog._first_to_lapse() == (3, pytest.approx(now + 0.5))
+    watchdog._enforce(now + 0.4)
+    assert watchdog.left == []
+    inflight.stop_reason, inflight.stop_requested_at = "lease", now + 0.4
+    watchdog._enforce(now + 0.5)
+    assert watchdog.left == ["job 3 outlives the trust in its lease"]
+    watchdog.registry.end(inflight)
+    assert watchdog._first_to_lapse() == (4, pytest.approx(now + trust))
+
+
+@pytest.mark.spec("S53", "S150")
+@pytest.mark.parametrize(("lapsed", "grace"), [(0.1, True), (-0.1, False)])
+def test_only_a_freeze_that_outlasted_the_lease_gives_time_to_clean_up(watchdog, lapsed, grace):
+    end = time.monotonic() - lapsed
+    hold(watchdog.registry, trusted_from=end - watchdog.settings.trust_seconds)
+    watchdog._thawed_at = end + lapsed
+    _, leaves = watchdog._first_to_lapse()
+    cleaned = watchdog._thawed_at + watchdog.settings.cancel_seconds
+    assert leaves == pytest.approx(cleaned if grace else end)
+
+
+@pytest.mark.spec("S104", "S150")
+async def test_a_c_call_that_holds_the_interpreter_past_the_lease_gives_none(watchdog):
+    sleep = ctypes.PyDLL(None).usleep  # a PyDLL keeps the interpreter while it waits
+    hold(watchdog.registry, trusted_from=time.monotonic(), id=6)
+    with captured() as logs, watchdog.running(signals=False):
+        watchdog.watch(asyncio.get_running_loop())
+        sleep(int(1_000_000 * (watchdog.settings.lease_seconds + 2 * watchdog.lag_seconds)))
+        await until(lambda: watchdog.left)
+        await until(lambda: [log for log in logs if log["event"] == "interpreter_held"])
+    assert watchdog.left[0] == "job 6 outlives the trust in its lease"
+    assert watchdog._thawed_at < 0
 
 
 @pytest.mark.spec("S53", "S147")
 async def test_a_frozen_process_is_not_taken_for_a_blocked_loop(watchdog, monkeypatch):
-    """Thawed, the watchdog finds everything late, itself too: the loop gets its chance."""
+    """Thawed, the watchdog finds everything late, itself too: the loop gets its chance, and
+    handlers get their time to clean up."""
     hold(watchdog.registry, trusted_from=time.monotonic() - 100)
     watchdog.loop = asyncio.get_running_loop()
     watchdog._answered = time.monotonic() - 50

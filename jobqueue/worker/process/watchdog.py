@@ -1,4 +1,4 @@
-"""A thread outside the loop: receives signals, enforces the deadline, notices a blocked loop.
+"""A thread outside the loop: receives signals, enforces deadlines, notices a blocked loop.
 
 If a handler holds the interpreter lock, this thread never runs; the dead-man switch is for that.
 """
@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from math import inf
 
 from jobqueue import logs
 from jobqueue.conf import Settings
@@ -22,6 +23,7 @@ from jobqueue.worker.inflight import InFlight, InFlightJobs
 from jobqueue.worker.process import signals as process_signals
 from jobqueue.worker.process import stacks
 from jobqueue.worker.process.deadman import DeadMan
+from jobqueue.worker.process.stillness import Stillness
 
 MOST_LAG_SECONDS = 1.0
 # A third signal this soon after the second belongs to the same burst and is ignored. A burst is
@@ -57,6 +59,7 @@ class Watchdog:
         self._stops, self._last_stop, self._counted_stop = 0, -BURST_SECONDS, 0.0
         self._answered = time.monotonic()
         self._blocked_since: float | None = None
+        self._thawed_at = -inf  # when the process last ran again after it was frozen
         self._culprit: tuple[InFlight, str] | None = None
         self._early: list[int] = []  # signals that arrived before the loop
         self._lock = threading.Lock()
@@ -119,19 +122,28 @@ class Watchdog:
                 self._turn()
 
     def _turn(self) -> None:
-        start, seconds = time.monotonic(), self._wait_seconds()
+        start, seconds, stillness = time.monotonic(), self._wait_seconds(), Stillness()
         self._read_signals(seconds)
         now = time.monotonic()
-        self._enforce(now)
         overslept = now - start - seconds
         if overslept > self.lag_seconds:
-            # The whole process was frozen, this thread too: the loop had no chance to answer.
-            self._answered, self._blocked_since = now, None
-            log.warning("process_stalled", seconds=round(overslept, 2))
+            self._nothing_ran(now, overslept, was_frozen=stillness.was_frozen(overslept))
+        self._enforce(now)
         self._check_loop(now)
 
+    def _nothing_ran(self, now: float, seconds: float, *, was_frozen: bool) -> None:
+        """Not this thread either: the loop had no chance to answer."""
+        self._answered, self._blocked_since = now, None
+        if was_frozen:
+            self._thawed_at = now
+            log.warning("process_stalled", seconds=round(seconds, 2))
+        else:
+            self._enforce(now)  # before a log line, which may take its time
+            log.warning("interpreter_held", seconds=round(seconds, 2))
+
     def _wait_seconds(self) -> float:
-        ends = [self.deadline, self._trust_end() if self._blocked_since is not None else None]
+        job, trust_end = self._first_to_lapse()
+        ends = [self.deadline, trust_end if job is not None else None]
         left = [end - time.monotonic() for end in ends if end is not None]
         return max(min([self.lag_seconds, *left]), 0.01)
 
@@ -174,6 +186,10 @@ class Watchdog:
     def _enforce(self, now: float) -> None:
         if self.deadline is not None and now >= self.deadline and not self._ended:
             self.exit_now("the deadline of the shutdown has passed")
+        job, trust_end = self._first_to_lapse()
+        if job is not None and now >= trust_end and not self._ended:
+            why = "the event loop is blocked and " if self._blocked_since is not None else ""
+            self.exit_now(f"{why}job {job} outlives the trust in its lease")
 
     def _check_loop(self, now: float) -> None:
         if self.loop is None:
@@ -182,9 +198,6 @@ class Watchdog:
         if lag > 2 * self.lag_seconds and self._blocked_since is None:
             self._blocked_since = self._answered
             self._log_block(lag)
-        trust_end = self._trust_end()
-        if self._blocked_since is not None and trust_end is not None and now > trust_end:
-            self.exit_now("the event loop is blocked and a lease is no longer trusted")
         self._call_loop(self._answer)
 
     def _answer(self) -> None:
@@ -218,11 +231,19 @@ class Watchdog:
                 return inflight
         return None
 
-    def _trust_end(self) -> float | None:
-        since = self.registry.trusted_since()
-        if since is None:
-            return None
-        return since + self.settings.lease_seconds - self.settings.lease_margin_seconds
+    def _first_to_lapse(self) -> tuple[int | None, float]:
+        """Return the job whose handler must end first, and when; None if no handler runs."""
+        first, least = None, inf
+        for inflight in self.registry:
+            if inflight.needs_lease and (end := self._trust_end(inflight.trusted_from)) < least:
+                first, least = inflight.claim.id, end
+        return first, least
+
+    def _trust_end(self, trusted_from: float) -> float:
+        """Another worker may claim the job after this, so the process must be gone. After a freeze
+        that is over anyway, and its handlers get their time to clean up."""
+        end = trusted_from + self.settings.trust_seconds
+        return self._thawed_at + self.settings.cancel_seconds if self._thawed_at >= end else end
 
     def exit_now(self, why: str) -> None:
         """End the process now, with every stack on stderr. Nothing here may fail or hang."""
