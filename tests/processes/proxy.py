@@ -97,8 +97,8 @@ class Proxy:
                 self._pass(link, reader, far_writer),
                 self._pass(link, far_reader, writer, back=True),
             )
-        except (OSError, asyncio.CancelledError):
-            pass
+        except (OSError, RuntimeError, asyncio.CancelledError):
+            pass  # RuntimeError: written after `half_close`
         finally:
             self._tasks.discard(task)
             if link is not None:
