@@ -17,7 +17,10 @@ END_OF_TIME = 253_402_300_800  # the year 10000, in epoch seconds; also keeps Na
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Jobs of this queue (None: of any) can be claimed; with a priority they are new."""
+    """Jobs of this queue (None: of any) can be claimed: claimers ask it.
+
+    With a priority they are new.
+    """
 
     queue: str | None
     priority: int | None = None
@@ -33,7 +36,7 @@ class Paused:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """This queue (None: any) is no longer paused."""
+    """This queue (None: any) is no longer paused: claimers ask it."""
 
     queue: str | None
 

@@ -17,7 +17,7 @@ from jobqueue.clock import loop_time
 from jobqueue.conf import Settings
 from jobqueue.logs import get_logger
 from jobqueue.store import deaths
-from jobqueue.store.connections import Backoff, Session
+from jobqueue.store.connections import ExponentialBackoff, Session
 from jobqueue.worker.hints import send_hint
 from jobqueue.worker.process.liveness import announcements
 from jobqueue.worker.process.signals import HANDLED, LATER, STOPS
@@ -138,7 +138,7 @@ class Supervisor:
 
     async def _slot(self, number: int) -> int:
         """Keep one child running; return the last one's exit code."""
-        backoff = Backoff(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
+        backoff = ExponentialBackoff(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
         exits: deque[float] = deque()
         while True:
             started = loop_time()
@@ -229,7 +229,7 @@ class Supervisor:
     # Who has collected a child's exit status knows that it is dead, and records it.
 
     async def _watch(self) -> None:
-        backoff, looked = Backoff(), loop_time()
+        backoff, looked = ExponentialBackoff(), loop_time()
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(looked + self.look_seconds):

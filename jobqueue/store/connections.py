@@ -53,10 +53,10 @@ async def bounded[T](
 ) -> T:
     """Await a database call for at most this long. Raises CallTimeout.
 
-    A plain asyncio.timeout is no bound: cancelling psycopg on a connection that swallows packets
-    waits for the server once more. The call lives in a task of its own; at the bound its socket is
-    dropped first, then the task is awaited. An answer that came in that very moment counts. If
-    there is no time left, nothing is sent.
+    A plain asyncio.timeout is no bound: a cancelled psycopg call sends the server a cancel
+    request and waits for its answer, which never comes if packets vanish. The call lives in a task
+    of its own; at the bound its socket is dropped first, then the task is awaited. An answer that
+    came at that moment counts. If there is no time left, nothing is sent.
     """
     if seconds <= 0:
         call.close()
@@ -220,7 +220,7 @@ def _is_over(connection: AsyncConnection[Any]) -> bool:
     return bool(poll.poll(0))
 
 
-class Backoff:
+class ExponentialBackoff:
     """Waits after transient errors: doubling, capped, jittered by a quarter."""
 
     def __init__(self, first: float = 0.1, most: float = 5.0) -> None:

@@ -176,8 +176,8 @@ async def finish(connection: Connection, worker: UUID, endings: Sequence[Ending]
     return await cursor.fetchall()
 
 
-# A token without a row: either an earlier copy of this statement landed, or the leader wrote LOST.
-# The job's state is that attempt's verdict for as long as no other attempt has begun.
+# No row has this token any more: an earlier copy of the statement was executed, or the leader wrote
+# LOST. The job's state is the result of this attempt unless another one has begun since.
 LATE = """
 WITH input AS (
     UPDATE jobqueue_attempt a SET

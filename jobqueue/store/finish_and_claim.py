@@ -74,7 +74,7 @@ FINISH_AND_CLAIM_ONWARD = "\n" + _SUCCEED + ONWARD.format(limit=_LIMIT) + _TAKEN
 
 
 def can_exchange(ending: Ending) -> bool:
-    """Whether `exchange` can write it."""
+    """Whether `finish_and_claim` can write this ending: a plain success."""
     return ending.outcome == "SUCCEEDED" and ending.progress is None
 
 

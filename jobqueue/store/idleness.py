@@ -13,8 +13,8 @@ from psycopg.rows import class_row
 Connection = AsyncConnection[Any]
 
 # Parked jobs and those of paused queues are counted apart: this run cannot end them.
-# Order and LIMIT make each question a probe of the claim's index. BLOCKED rows are to be asked for
-# as soon as there can be any, with an index of their own: else that would read the whole history.
+# Order and LIMIT make each question a probe of the claim's index. BLOCKED rows
+# do not occur yet; counting them will need an index of their own.
 # For '*' the names are found: all that are ready, and those of what runs or falls due first.
 LEFT = """
 WITH RECURSIVE ready(name) AS (

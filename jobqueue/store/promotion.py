@@ -1,4 +1,5 @@
-"""Due SCHEDULED jobs become READY: by the leader on time, by a worker's poll if overdue."""
+"""Due SCHEDULED jobs become READY: by the leader on time, by the worker that postponed them
+(within five seconds), by any worker's poll if they are overdue."""
 
 from __future__ import annotations
 

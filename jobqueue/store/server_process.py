@@ -12,7 +12,7 @@ Connection = AsyncConnection[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Backend:
+class ServerProcess:
     """The server process behind a connection, so that it can be found when that is cut."""
 
     pid: int
@@ -25,7 +25,7 @@ SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()
 """
 
 
-async def backend(connection: Connection) -> Backend | None:
+async def of_connection(connection: Connection) -> ServerProcess | None:
     """Return the server process behind this connection."""
     cursor = connection.cursor(row_factory=tuple_row)
     await cursor.execute(BACKEND)
@@ -33,8 +33,8 @@ async def backend(connection: Connection) -> Backend | None:
     if row is None:
         return None
     pid, started = row
-    # A pooler greets with a number of its own.
-    return Backend(pid, started, direct=pid == connection.info.backend_pid)
+    # A pooler reports a made-up process id at login.
+    return ServerProcess(pid, started, direct=pid == connection.info.backend_pid)
 
 
 # Ends a server process, so that its last statement was executed or never will be. Its role is the
@@ -45,12 +45,12 @@ WHERE pid = %(pid)s AND backend_start = %(started)s AND pid <> pg_backend_pid()
 """
 
 
-async def end_backend(connection: Connection, backend: Backend, seconds: float = 2.0) -> bool:
+async def end(connection: Connection, process: ServerProcess, seconds: float = 2.0) -> bool:
     """End this server process, waiting this long; return whether it is certainly gone."""
     cursor = connection.cursor(row_factory=tuple_row)
     wait = int(seconds * 1000)
     await cursor.execute(
-        END_BACKEND, {"pid": backend.pid, "started": backend.started, "wait": wait}
+        END_BACKEND, {"pid": process.pid, "started": process.started, "wait": wait}
     )
     row = await cursor.fetchone()
     return row is None or bool(row[0])

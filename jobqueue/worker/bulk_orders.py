@@ -31,7 +31,7 @@ class BulkOrders:
         self._rests_until = 0.0
         self._looked_at = 0.0
 
-    async def run_slices(self, session: Session, seconds: float) -> None:
+    async def check(self, session: Session, seconds: float) -> None:
         """Called after a beat, on its connection, at most once per poll."""
         now = time.monotonic()
         if self._seen.is_set() or now < max(self._rests_until, self._looked_at + self.poll_seconds):

@@ -25,7 +25,7 @@ from jobqueue.worker.options import WorkerOptions
 from jobqueue.worker.outages import ErrorPolicy, OutageLog
 from jobqueue.worker.outcomes.completer import Completer
 from jobqueue.worker.outcomes.events import OutcomeEvents
-from jobqueue.worker.outcomes.signal_threads import SignalThreads
+from jobqueue.worker.outcomes.receiver_threads import ReceiverThreads
 from jobqueue.worker.outcomes.task_signals import TaskSignals
 from jobqueue.worker.process import stacks
 from jobqueue.worker.shutdown import Shutdown
@@ -52,8 +52,8 @@ class Components:
         # The parts call each other in circles. A lambda names one that is made further down.
         self.outage_log, self.stopping = OutageLog(), shutdown.requested.is_set
         self.handler_threads = HandlerThreads()
-        self.signal_threads = SignalThreads(stacks.of_thread)
-        self.task_signals = TaskSignals(str(worker), send_finished, self.signal_threads)
+        self.receiver_threads = ReceiverThreads(stacks.of_thread)
+        self.task_signals = TaskSignals(str(worker), send_finished, self.receiver_threads)
         self.outcome_events = OutcomeEvents(self.task_signals)
         self.sessions = [
             Session(parameters, purpose)
@@ -103,7 +103,7 @@ class Components:
             )
         self.idle_reasons = IdleReasons(
             registry,
-            self.signal_threads,
+            self.receiver_threads,
             self.outage_log,
             lost_slots=lambda: self.claimer.intake.lost_claims.slots,
             is_spent=lambda: self.claimer.intake.within(1) < 1,
@@ -122,7 +122,7 @@ class Components:
             bulk_orders=self.bulk_orders,
             phase=lambda: shutdown.phase,
             idle_reason=self.idle_reasons.check,
-            signals_dropped=lambda: self.signal_threads.dropped,
+            signals_dropped=lambda: self.receiver_threads.dropped,
             on_beat=on_beat,
             on_overdue=lambda: self.claimer.poll(),
             on_certified_dead=lambda why: shutdown.request(why, failed=True),

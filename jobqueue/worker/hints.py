@@ -1,4 +1,4 @@
-"""NOTIFY as the hint that it is: one that fails is logged and fails nothing else (guarantee 10)."""
+"""NOTIFY is only a hint: one that fails is logged, and nothing else fails."""
 
 from __future__ import annotations
 

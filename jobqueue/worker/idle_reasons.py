@@ -9,7 +9,7 @@ from jobqueue.logs import get_logger
 from jobqueue.states import IdleReason
 from jobqueue.worker.inflight import InFlightJobs
 from jobqueue.worker.outages import OutageLog
-from jobqueue.worker.outcomes.signal_threads import SignalThreads
+from jobqueue.worker.outcomes.receiver_threads import ReceiverThreads
 
 # Shorter waits are normal: an outcome being written, a round whose answer is awaited.
 MOMENT_SECONDS = 1.0
@@ -24,7 +24,7 @@ class IdleReasons:
     def __init__(
         self,
         registry: InFlightJobs,
-        signals: SignalThreads,
+        signals: ReceiverThreads,
         outage_log: OutageLog,
         *,
         lost_slots: Callable[[], int],

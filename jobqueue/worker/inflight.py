@@ -42,7 +42,7 @@ class Fate(StrEnum):
 class InFlight:
     """One claim, from its round's answer until its fate is known and its handler has ended.
 
-        An entry belongs to a claim, not to a job: when a lapsed job is claimed here again, the old
+    An entry belongs to a claim, not to a job: when a lapsed job is claimed here again, the old
     entry and the new one exist side by side and do not affect each other. Other modules read its
     state; only the methods below change it.
     """

@@ -1,11 +1,15 @@
-"""One log line when the database goes away and one when it is back; in between, waiting."""
+"""One log line when the database goes away and one when it is back; in between, waiting.
+
+The rest of an outage: `lease.lease_guard` stops handlers before their leases end,
+`claiming.lost_claims` asks about claims without an answer, `outcomes.completer` keeps outcomes and
+writes them again, `startup` waits for the first contact, `store.connections` drops dead sockets."""
 
 from __future__ import annotations
 
 import time
 
 from jobqueue.logs import get_logger
-from jobqueue.store.connections import Backoff
+from jobqueue.store.connections import ExponentialBackoff
 from jobqueue.store.error_classes import is_answer, is_transient
 
 TOLERATED_BUGS = 5
@@ -48,16 +52,16 @@ class OutageLog:
 
 
 class ErrorPolicy:
-    """How one service handles its errors: it waits after a transient one and raises the fifth
-    other one in a row.
+    """How one service handles its errors: it waits after a transient one and raises the
+    fifth non-transient one in a row.
 
-        Only a complete success resets the count. Otherwise a loop that always fails and carries on
+    Only a complete success resets the count. Otherwise a loop that always fails and carries on
     would look healthy and do nothing.
     """
 
     def __init__(self, purpose: str, outage_log: OutageLog, *, helper: bool = False) -> None:
         self.purpose, self._outages, self._helper = purpose, outage_log, helper
-        self._backoff = Backoff()
+        self._backoff = ExponentialBackoff()
         self._bugs = 0
 
     def succeeded(self) -> None:

@@ -123,7 +123,7 @@ class IdleVerdict:
 class IdleWatch:
     """Waits until the queues have been empty, in the table and here, for two seconds in a row.
 
-    `held` returns how many claims this process still has. A failed query proves nothing: only a
+    `inflight` returns how many claims this process still has. A failed query proves nothing: only a
     count that came back as zero does.
     """
 

@@ -13,7 +13,7 @@ from django.db.backends.postgresql.features import DatabaseFeatures
 from jobqueue import migrations
 from jobqueue.logs import get_logger
 from jobqueue.store import workers
-from jobqueue.store.connections import Backoff, Session
+from jobqueue.store.connections import ExponentialBackoff, Session
 from jobqueue.store.error_classes import is_refused, is_transient
 from jobqueue.store.workers import Identity
 from jobqueue.worker.shutdown import Shutdown
@@ -34,7 +34,7 @@ async def first_contact(
     """Check the tables and register, waiting while the database is away. Returns whether it was
     reached before the shutdown. Raises CannotStartError for what waiting cannot mend: a refused
     login, missing tables (run `migrate`), missing rights."""
-    backoff, logged = Backoff(0.2, 5.0), False
+    backoff, logged = ExponentialBackoff(0.2, 5.0), False
     while not shutdown.requested.is_set():
         try:
             obstacle = await session.call(

@@ -61,7 +61,8 @@ class Worker:
         self.threads = Threads()
         self.stuck: list[int] = []
         self.is_stuck = False  # a receiver or log handler of the project has not returned
-        self.recycled = self.known = False  # its row is in the table
+        self.recycled = False  # it ends so that its supervisor starts a fresh one
+        self.known = False  # its row is in the table
         self._resigning: asyncio.Task[None] | None = None
 
     def run(self) -> int:
@@ -221,7 +222,7 @@ class Worker:
         if self._resigning is not None:
             await within(end - time.monotonic(), "resign", _awaited(self._resigning))
         await self.services.cancel_all(max(end - time.monotonic(), LAST_SECONDS))
-        signals = self.components.signal_threads
+        signals = self.components.receiver_threads
         await signals.end(end - REPORT_SECONDS - time.monotonic())
         report = self.shutdown.report(self.registry)
         report["signals_dropped"], self.is_stuck = signals.dropped, signals.is_stuck
@@ -250,7 +251,7 @@ class Worker:
         closing = [session.close() for session in self.components.sessions]
         await asyncio.gather(self.probe.close(), *closing)
         self.components.handler_threads.close()
-        self.components.signal_threads.close()
+        self.components.receiver_threads.close()
 
     def _exit_code(self) -> int:
         if self.shutdown.failed:

@@ -115,21 +115,21 @@ async def test_a_round_whose_answer_was_lost_is_found_by_its_tokens(connection):
 @pytest.mark.spec("S101")
 async def test_a_server_process_is_ended_once_and_then_known_to_be_gone(connection, connect):
     old = await connect()
-    backend = await server_process.backend(old)
+    backend = await server_process.of_connection(old)
     assert backend.direct
     sleeping = asyncio.ensure_future(old.execute("SELECT pg_sleep(60)"))
-    assert await server_process.end_backend(connection, backend)
+    assert await server_process.end(connection, backend)
     with pytest.raises(psycopg.OperationalError):
         await sleeping
-    assert await server_process.end_backend(connection, backend)
+    assert await server_process.end(connection, backend)
 
 
 @pytest.mark.spec("S101")
 async def test_another_process_under_the_same_number_is_left_alone(connection, connect):
     other = await connect()
-    backend = await server_process.backend(other)
-    stranger = server_process.Backend(
+    backend = await server_process.of_connection(other)
+    stranger = server_process.ServerProcess(
         backend.pid, await one(connection, "SELECT now()"), direct=True
     )
-    assert await server_process.end_backend(connection, stranger)
+    assert await server_process.end(connection, stranger)
     assert await one(other, "SELECT 1") == 1

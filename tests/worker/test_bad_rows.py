@@ -65,7 +65,7 @@ async def test_a_ready_row_that_cannot_be_claimed_stops_no_other(make, connectio
 async def test_a_row_that_was_set_aside_is_claimed_once_nothing_is_in_the_way(
     make, connection, monkeypatch
 ):
-    monkeypatch.setattr("jobqueue.worker.leadership.row_batches.ASIDE_SECONDS", 0.3)
+    monkeypatch.setattr("jobqueue.worker.row_batches.ASIDE_SECONDS", 0.3)
     bad = await add_job(connection)
     intake = make(Settings(poll_seconds=0.2, concurrency=10))
     async with refusing(connection, bad):

@@ -229,7 +229,7 @@ async def test_where_the_old_session_cannot_be_found_rows_that_turn_up_late_are_
     intake, late = make(), []
 
     async def pooled(connection):
-        return server_process.Backend(1, None, direct=False)
+        return server_process.ServerProcess(1, None, direct=False)
 
     async def never_sent(own, queue, worker, tokens, lease, after):
         late.append((queue, worker, tokens, lease))
@@ -237,7 +237,7 @@ async def test_where_the_old_session_cannot_be_found_rows_that_turn_up_late_are_
         await own.execute("SELECT 1")
 
     claim = claims.claim
-    monkeypatch.setattr(server_process, "backend", pooled)
+    monkeypatch.setattr(server_process, "of_connection", pooled)
     monkeypatch.setattr(claims, "claim", never_sent)
     monkeypatch.setattr("jobqueue.worker.claiming.lost_claims.QUERY_SECONDS", 0.05)
     intake.run()

@@ -312,7 +312,7 @@ async def test_one_row_that_the_database_refuses_to_change_stops_no_other(start,
 
 @pytest.mark.spec("S181")
 async def test_a_row_that_was_refused_for_a_moment_is_tried_again(start, connection, monkeypatch):
-    monkeypatch.setattr("jobqueue.worker.leadership.row_batches.ASIDE_SECONDS", 0.3)
+    monkeypatch.setattr("jobqueue.worker.row_batches.ASIDE_SECONDS", 0.3)
     monkeypatch.setattr("jobqueue.worker.leadership.job_steps.FIND_WORK_SECONDS", 0.2)
     job, _ = await add_running(connection)
     await connection.execute(

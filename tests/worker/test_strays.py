@@ -10,8 +10,8 @@ import pytest_asyncio
 
 from jobqueue.worker.execution import containment
 from jobqueue.worker.execution.containment import (
+    GuardedTask,
     LeftoverTasks,
-    TaskSteps,
     adopt_children,
     current_inflight,
 )
@@ -136,16 +136,16 @@ async def test_contained_steps_behave_like_their_coroutine(loop):
         except asyncio.CancelledError:
             return "cleaned"
 
-    task = asyncio.Task(TaskSteps(inner()))
+    task = asyncio.Task(GuardedTask(inner()))
     await asyncio.sleep(0)
     assert "inner" in repr(task)
     assert task.get_stack()
     task.cancel()
     assert await task == "cleaned"
 
-    never = asyncio.Task(TaskSteps(inner()))
+    never = asyncio.Task(GuardedTask(inner()))
     never.cancel()
     with pytest.raises(asyncio.CancelledError):
         await never
-    unused = TaskSteps(inner())
+    unused = GuardedTask(inner())
     unused.close()

@@ -154,9 +154,9 @@ def test_a_receiver_that_sleeps_holds_up_no_job(work, connect, shared):
 
 @pytest.mark.spec("D116")
 def test_receivers_that_lag_far_behind_stop_the_claims(work, connect, shared, monkeypatch):
-    from jobqueue.worker.outcomes import signal_threads
+    from jobqueue.worker.outcomes import receiver_threads
 
-    monkeypatch.setattr(signal_threads, "MOST_WAITING", 5)
+    monkeypatch.setattr(receiver_threads, "MOST_WAITING", 5)
     running = work(concurrency=2)
     connect(task_finished, lambda **kwargs: shared.events["go"].wait(30))
     waiting = [jobs.aadd.enqueue(1, number) for number in range(40)]
@@ -172,10 +172,10 @@ def test_receivers_that_lag_far_behind_stop_the_claims(work, connect, shared, mo
 def test_receivers_that_hang_are_named_shown_dropped_and_counted_and_the_jobs_go_on(
     work, connect, shared, monkeypatch
 ):
-    from jobqueue.worker.outcomes import signal_threads
+    from jobqueue.worker.outcomes import receiver_threads
 
-    monkeypatch.setattr(signal_threads, "MOST_WAITING", 5)
-    monkeypatch.setattr(signal_threads, "CALL_SECONDS", 2.0)
+    monkeypatch.setattr(receiver_threads, "MOST_WAITING", 5)
+    monkeypatch.setattr(receiver_threads, "CALL_SECONDS", 2.0)
     running = work(heartbeat_seconds=0.3)
     connect(task_finished, lambda **kwargs: shared.events["go"].wait(60))
     for number in range(40):
@@ -200,9 +200,9 @@ def test_receivers_that_hang_are_named_shown_dropped_and_counted_and_the_jobs_go
 
 @pytest.mark.spec("D116")
 def test_a_receiver_that_comes_back_gets_its_thread_back(work, connect, shared, heard, monkeypatch):
-    from jobqueue.worker.outcomes import signal_threads
+    from jobqueue.worker.outcomes import receiver_threads
 
-    monkeypatch.setattr(signal_threads, "CALL_SECONDS", 0.2)
+    monkeypatch.setattr(receiver_threads, "CALL_SECONDS", 0.2)
     running = work(heartbeat_seconds=0.3)
     connect(task_started, lambda **kwargs: shared.events["go"].wait(60))
     with captured() as events:

@@ -15,7 +15,7 @@ from django.db import connections
 from jobqueue.models import Job
 from jobqueue.store import claims, finish_and_claim
 from jobqueue.store.connections import Session
-from jobqueue.store.server_process import Backend
+from jobqueue.store.server_process import ServerProcess
 from jobqueue.worker.claiming import scan_cursor
 from jobqueue.worker.claiming.claim_round import new_tokens
 from jobqueue.worker.claiming.queue_selector import QueueSelector
@@ -274,7 +274,7 @@ async def test_room_that_a_lost_round_may_need_is_not_given_away_by_another_in_f
         return [], []
 
     monkeypatch.setattr(finish_and_claim, "finish_and_claim", looking)
-    backend = Backend(1, None, direct=True)
+    backend = ServerProcess(1, None, direct=True)
     shared.lost_claims.add(backend, new_tokens(2), until=1e9)
     for inflight in list(intake.registry)[:3]:
         intake.put(inflight)

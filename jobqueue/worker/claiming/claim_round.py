@@ -20,15 +20,15 @@ from jobqueue.store import claims, finish_and_claim, server_process
 from jobqueue.store.claims import Claim
 from jobqueue.store.connections import Session
 from jobqueue.store.error_classes import concerns_data
-from jobqueue.store.server_process import Backend
+from jobqueue.store.server_process import ServerProcess
 from jobqueue.worker.claiming.attempt_budget import AttemptBudget
 from jobqueue.worker.claiming.lost_claims import LostClaims
 from jobqueue.worker.claiming.scan_cursor import ScanCursor
 from jobqueue.worker.execution.executor import Executor
 from jobqueue.worker.inflight import InFlightJobs
-from jobqueue.worker.leadership.row_batches import RowsAside, concerns_row
 from jobqueue.worker.outcomes.completer import Completer
 from jobqueue.worker.outcomes.pending import Waiting
+from jobqueue.worker.row_batches import RowsAside, concerns_row
 
 CALL_SECONDS = 5.0
 type Verb = Callable[..., Coroutine[Any, Any, list[Claim]]]
@@ -46,7 +46,7 @@ class Intake:
     lost_claims: LostClaims
     cursor: ScanCursor
     stopped: asyncio.Event
-    share: int  # the most successes that one round writes
+    most_successes: int  # the most successes that one round writes
     budget: AttemptBudget | None  # None: any number of attempts may begin
     slots_requested: int = 0  # free slots that rounds in flight may fill
 
@@ -68,7 +68,7 @@ class Intake:
         """How many jobs a round can claim."""
         if self.executor.task_signals.threads.is_behind:
             return 0
-        return self.within(self.free + len(self.outcomes.pending.lendable(self.share)))
+        return self.within(self.free + len(self.outcomes.pending.lendable(self.most_successes)))
 
     def note_asked(self, slots: int, count: int) -> None:
         """A round asks for so many jobs, for so many free slots; negative: it is answered."""
@@ -93,12 +93,12 @@ class ClaimRound:
     def __init__(self, session: Session, intake: Intake) -> None:
         self.session, self.intake = session, intake
         self.aside = RowsAside("claim")
-        self.backend: Backend | None = None
+        self.backend: ServerProcess | None = None
         session.prepare = self._note_backend
 
     async def _note_backend(self, connection: AsyncConnection[Any]) -> None:
         """Remember the server process behind a fresh connection, in case it is cut."""
-        self.backend = await server_process.backend(connection)
+        self.backend = await server_process.of_connection(connection)
 
     async def claim(self, queue: str) -> bool | None:
         """Claim as many jobs as there is room for. Returns whether the queue may hold more; None
@@ -109,7 +109,7 @@ class ClaimRound:
             return None
         if self.aside:
             return await self._claim_around(queue)
-        ended = intake.outcomes.pending.lend(intake.share)
+        ended = intake.outcomes.pending.lend(intake.most_successes)
         try:
             rows, asked, sent = await self._exchange(queue, ended)
         except BaseException as error:
@@ -121,8 +121,8 @@ class ClaimRound:
                 return None  # an outcome may be the cause: the next round carries none
             return await self._claim_apart(queue)
         self._accept(rows, sent)
-        # None if every row that was to make room is locked, perhaps by another claim: a claim
-        # also locks rows that it then finds taken.
+        # None if no ended job could be written because all their rows are locked, for instance by
+        # another claim, which briefly locks rows it does not get.
         return len(rows) >= asked if asked > 0 else None
 
     def _accept(self, rows: Sequence[Claim], sent: float) -> None:
@@ -197,7 +197,7 @@ class ClaimRound:
         intake, sent = self.intake, loop_time()
         count = asked = intake.within(intake.free + len(ended))
         lease = intake.settings.lease_seconds
-        # Never negative: lost rounds may hold slots, and rows of ended jobs may be locked.
+        # `free` is negative while lost rounds hold slots.
         fresh = max(asked - len(ended), 0)
         tokens, scan = new_tokens(count), intake.cursor.begin(queue, sent)
         call, claim = self.session.call, (queue, intake.worker, tokens, lease, scan.after)

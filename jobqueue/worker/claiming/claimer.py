@@ -23,25 +23,27 @@ from jobqueue.worker.claiming.queue_selector import QueueSelector
 from jobqueue.worker.claiming.scan_cursor import ScanCursor
 from jobqueue.worker.execution.executor import Executor
 from jobqueue.worker.inflight import InFlightJobs
-from jobqueue.worker.leadership.row_batches import RowsAside, promote
 from jobqueue.worker.outages import ErrorPolicy
 from jobqueue.worker.outcomes.completer import Completer
+from jobqueue.worker.row_batches import RowsAside, promote
 
 PROMOTE_LIMIT = 500
 # After a round that found fewer jobs than it asked for: a burst of wakes costs one more round.
 PAUSE_SECONDS = 0.006
-# For this long after a wake its sender may skip the wakes of later jobs; the pause is longer.
+# The web side leaves out further wakes for this long after one (`jobqueue.notify`). The pause is
+# longer, so that the next round sees those jobs.
 THIN_SECONDS = 0.005
 # How long to wait for a write that frees more slots than are free now.
 MERGE_SECONDS = 0.01
-# The most that a lost event or a lost round costs.
+# The longest wait, in case an event was missed or a round's answer was lost.
 BOUND_SECONDS = 1.0
 RECOVER_SECONDS = 1.0
 log = get_logger()
 
 
-def share_of(concurrency: int) -> int:
-    """Return how many slots a round of one connection fills at most."""
+def most_successes(concurrency: int) -> int:
+    """Return how many successes one round writes at most, to claim into their slots; free slots
+    come on top."""
     # From there on two connections claim in turn, so that server and process work at the same
     # time. With smaller rounds that would cost more than it gains.
     return concurrency if concurrency < SECOND_CLAIM_SLOTS else (concurrency + 1) // 2
@@ -93,7 +95,7 @@ class Claimer:
             lost_claims=self._lost_claims,
             cursor=self.cursor,
             stopped=self._stopped,
-            share=share_of(settings.concurrency),
+            most_successes=most_successes(settings.concurrency),
             budget=self.budget,
         )
         self.first_round = ClaimRound(sessions[0], self.intake)
@@ -132,7 +134,7 @@ class Claimer:
                 connections.create_task(
                     self._serve(self._step, self.error_policies[0]), name="claim"
                 )
-                if self.intake.share < self.registry.concurrency:
+                if self.intake.most_successes < self.registry.concurrency:
                     second = self._serve(self._step_of_second, self.error_policies[1])
                     connections.create_task(second, name="claim 2")
         except BaseExceptionGroup as errors:
@@ -202,7 +204,7 @@ class Claimer:
         """One step on the second connection, which claims from backlogged queues only. Returns
         whether it showed that the connection works."""
         queue = None
-        if not self._lost_claims and self.intake.room > self.intake.share // 2:
+        if not self._lost_claims and self.intake.room > self.intake.most_successes // 2:
             queue = self.selector.choose(self._backlogged)
         if queue is None:
             self._second_wanted.clear()

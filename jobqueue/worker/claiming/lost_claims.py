@@ -12,7 +12,7 @@ from jobqueue.clock import loop_time
 from jobqueue.store import claims, server_process
 from jobqueue.store.claims import Claim
 from jobqueue.store.connections import Session
-from jobqueue.store.server_process import Backend
+from jobqueue.store.server_process import ServerProcess
 
 QUERY_SECONDS = 1.0
 END_SECONDS = 2.0
@@ -22,7 +22,7 @@ END_SECONDS = 2.0
 class LostRound:
     """One claim round without an answer."""
 
-    backend: Backend | None
+    backend: ServerProcess | None
     tokens: Sequence[UUID]
     until: float  # when its leases will have lapsed anyway
     ended: bool = False  # its server process is gone, so the next answer is final
@@ -57,7 +57,12 @@ class LostClaims:
         return bool(self._unresolved) and now >= self._next_query_at
 
     def add(
-        self, backend: Backend | None, tokens: Sequence[UUID], *, until: float, ended: bool = False
+        self,
+        backend: ServerProcess | None,
+        tokens: Sequence[UUID],
+        *,
+        until: float,
+        ended: bool = False,
     ) -> None:
         """It is not known whether this round's statement was executed. `ended`: it is certainly no
         longer running."""
@@ -76,13 +81,15 @@ class LostClaims:
                 self._unresolved.remove(lost)
             for row in rows:
                 on_found(row)
-        if all(lost in known for lost in self._unresolved):  # otherwise one was just lost
+        if all(
+            lost in known for lost in self._unresolved
+        ):  # one lost meanwhile is asked about at once
             self._next_query_at = loop_time() + QUERY_SECONDS
 
     async def _end_backend(self, lost: LostRound, seconds: float) -> bool:
         assert lost.backend is not None  # noqa: S101
         wait = min(END_SECONDS, seconds / 2)
         try:
-            return await self.session.call(server_process.end_backend, seconds, lost.backend, wait)
+            return await self.session.call(server_process.end, seconds, lost.backend, wait)
         except InsufficientPrivilege:  # the login's role differs from the session's
             return False

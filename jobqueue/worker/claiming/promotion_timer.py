@@ -11,8 +11,8 @@ APART_SECONDS = 0.02
 
 
 class PromotionTimer:
-    """Keeps few numbers, however many jobs there are. Moments are seconds of the loop's clock. A
-    job's own moment was set before its outcome was known here, so it is never later."""
+    """Keeps few numbers, however many jobs there are. Moments are seconds of the loop's clock. The
+    database sets `run_at` before its answer arrives here, so a promotion never comes too early."""
 
     def __init__(self) -> None:
         self._ticks: set[int] = set()

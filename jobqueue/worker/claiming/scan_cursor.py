@@ -58,8 +58,8 @@ class ScanCursor:
         return Scan(position.key, position.key)
 
     def record(self, queue: str, scan: Scan, rows: Sequence[Claim], now: float) -> None:
-        """Record a claim's answer. If another one came in between, the position stays within what
-        both have seen: one of them may have been a full scan."""
+        """Record a claim's answer. If another claim's answer came in between, the earlier of
+        the two positions counts, so that no job is skipped."""
         position = self._positions[queue]
         if rows:
             key = rows[-1].key

@@ -15,11 +15,13 @@ from jobqueue.worker.process.signals import HANDLED
 from jobqueue.worker.threads import orm_connections
 
 # The claim whose handler runs here: what it starts on the loop belongs to it.
-current_inflight: ContextVar[InFlight | None] = ContextVar("jobqueue_current_held", default=None)
+current_inflight: ContextVar[InFlight | None] = ContextVar(
+    "jobqueue_current_inflight", default=None
+)
 
 
-class Steps(Coroutine[Any, Any, Any]):
-    """A coroutine whose every step ends in the process in which it began.
+class ForkGuard(Coroutine[Any, Any, Any]):
+    """A coroutine that notices after each step whether the handler forked; the child ends there.
 
     A child that a handler forked returns to the worker's code at the end of the step: it owns
     none of the worker's sockets, and must not carry on as a second worker.
@@ -52,7 +54,7 @@ class Steps(Coroutine[Any, Any, Any]):
     def __await__(self) -> Any:
         return self
 
-    def __iter__(self) -> Steps:
+    def __iter__(self) -> ForkGuard:
         return self
 
     def __next__(self) -> Any:
@@ -79,7 +81,7 @@ class Steps(Coroutine[Any, Any, Any]):
         return waits_for
 
 
-class TaskSteps(Steps):
+class GuardedTask(ForkGuard):
     """The coroutine of a task that a handler started: asyncio would let these two errors end the
     worker's loop."""
 
@@ -128,7 +130,7 @@ def adopt_children(
     inflight = current_inflight.get()
     if inflight is None:
         return asyncio.Task(coroutine, loop=loop, **options)
-    task: asyncio.Task[Any] = asyncio.Task(TaskSteps(coroutine), loop=loop, **options)
+    task: asyncio.Task[Any] = asyncio.Task(GuardedTask(coroutine), loop=loop, **options)
     inflight.add_child(task)
     return task
 

@@ -17,8 +17,8 @@ from asgiref.sync import ThreadSensitiveContext
 
 from jobqueue.exceptions import JobCancelled, JobInterrupted, JobTimeout
 from jobqueue.worker.execution.containment import (
+    ForkGuard,
     LeftoverTasks,
-    Steps,
     current_inflight,
     forks,
     leave_if_forked,
@@ -83,7 +83,7 @@ async def run_coroutine(
     steps = None
     try:
         inflight.interrupt_by(lambda why, cleanup_seconds: _cancel(inflight, handler_threads))
-        value = await (steps := Steps(call()))
+        value = await (steps := ForkGuard(call()))
     except BaseException as raised:
         if steps is not None and steps.closed:  # the loop has ended, and this task with it
             raise
@@ -92,8 +92,8 @@ async def run_coroutine(
     leftover_tasks.collect(inflight)
     if error is None and inflight.handler_thread is None and _is_small(value):
         return judge(value, None)
-    # In its thread, where a big result or a slow message delays no other handler; and after every
-    # call that the coroutine left running there, since it has not ended before.
+    # Classified in its thread, so that a big result or a slow message delays no other handler. The
+    # thread first finishes the calls that the coroutine left in it; only then has it ended.
     handler_thread = _handler_thread(inflight, handler_threads)
     judged = handler_thread.submit(_classify_in_thread, handler_thread, judge, value, error)
     del value, error  # held by this frame, an error would hold itself

@@ -20,9 +20,9 @@ class StuckHandlers:
     """Checks at every beat for handlers that ignore a cancel or a timeout."""
 
     def __init__(
-        self, settings: Settings, registry: InFlightJobs, exit_worker: Callable[[str], None]
+        self, settings: Settings, registry: InFlightJobs, request_shutdown: Callable[[str], None]
     ) -> None:
-        self.settings, self.registry, self.exit_worker = settings, registry, exit_worker
+        self.settings, self.registry, self.request_shutdown = settings, registry, request_shutdown
 
     def check(self) -> None:
         now = loop_time()
@@ -37,7 +37,7 @@ class StuckHandlers:
                 inflight.mark_reported(now)
                 self._report(inflight, ignored)
             if over > EXIT_SECONDS:
-                self.exit_worker(f"the handler of job {inflight.claim.id} does not end")
+                self.request_shutdown(f"the handler of job {inflight.claim.id} does not end")
 
     def _report(self, inflight: InFlight, ignored: float) -> None:
         log.warning(

@@ -14,7 +14,7 @@ from jobqueue.conf import LEADER_TRUST_MARGIN_SECONDS, Settings
 from jobqueue.logs import get_logger
 from jobqueue.notifications import LeaderVacant
 from jobqueue.store import leadership
-from jobqueue.store.connections import Backoff, Session
+from jobqueue.store.connections import ExponentialBackoff, Session
 from jobqueue.store.error_classes import is_transient
 from jobqueue.worker.hints import send_hint
 from jobqueue.worker.leadership.cron_steps import CronSteps
@@ -203,7 +203,7 @@ class Leader:
 
     async def _open(self, trust_end: float) -> bool:
         """Connect for the maintenance: a leader that cannot work must not keep the lead."""
-        backoff = Backoff()
+        backoff = ExponentialBackoff()
         while not self._stopping.is_set():
             left = trust_end - loop_time()
             try:
@@ -261,7 +261,7 @@ class Leader:
     async def _renew(self, term: int, scope: asyncio.Timeout) -> None:
         """Renew; each renewal pushes the end of the scope to its own start + lease - margin."""
         lease, every = self.settings.leader_lease_seconds, self.settings.leader_renew_seconds
-        backoff, wait = Backoff(every / 12, every / 2), every
+        backoff, wait = ExponentialBackoff(every / 12, every / 2), every
         while True:
             await asyncio.sleep(wait)
             start = loop_time()

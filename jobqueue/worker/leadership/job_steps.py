@@ -19,7 +19,7 @@ from jobqueue.store.connections import Session
 from jobqueue.worker.hints import send_hint
 from jobqueue.worker.leadership.maintenance import Step
 from jobqueue.worker.leadership.retry_rules import RetryRules
-from jobqueue.worker.leadership.row_batches import RowsAside, pick_and_act, promote
+from jobqueue.worker.row_batches import RowsAside, pick_and_act, promote
 
 BATCH_SECONDS = 1.75  # enforced by the server
 CALL_SECONDS = 2.5  # enforced here, by dropping the socket

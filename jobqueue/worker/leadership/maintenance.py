@@ -13,7 +13,7 @@ from psycopg.errors import QueryCanceled
 
 from jobqueue.clock import loop_time
 from jobqueue.logs import get_logger
-from jobqueue.store.connections import Backoff
+from jobqueue.store.connections import ExponentialBackoff
 from jobqueue.store.error_classes import is_transient
 from jobqueue.worker.outages import OutageLog
 
@@ -41,8 +41,8 @@ class Step:
     due: float = inf  # monotonic, as all moments here
     ran: float = -inf
     unexpected: int = 0
-    transient_backoff: Backoff = field(default_factory=Backoff)
-    error_backoff: Backoff = field(default_factory=lambda: Backoff(1.0, 60.0))
+    transient_backoff: ExponentialBackoff = field(default_factory=ExponentialBackoff)
+    error_backoff: ExponentialBackoff = field(default_factory=lambda: ExponentialBackoff(1.0, 60.0))
     timeouts: deque[float] = field(default_factory=deque)
 
     def wake(self, moment: float) -> None:

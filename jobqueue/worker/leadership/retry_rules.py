@@ -1,7 +1,7 @@
 """How long a lost job waits: by its task's own rule, which is the project's code.
 
 The rule runs in a thread, as handlers do, with healthy connections and a bound: never on the
-leader's loop, never inside its transaction (guarantee 10).
+leader's loop, never inside its transaction.
 """
 
 from __future__ import annotations

@@ -25,22 +25,23 @@ from jobqueue.worker.execution.executor import Executor
 from jobqueue.worker.inflight import InFlight, InFlightJobs, Stop
 from jobqueue.worker.leadership.election import Leader
 from jobqueue.worker.leadership.leaderless import LeaderWatch
-from jobqueue.worker.leadership.row_batches import concerns_row
 from jobqueue.worker.notifications.listener import Listener
 from jobqueue.worker.outages import ErrorPolicy
 from jobqueue.worker.process.liveness import DeadWorkerDetector
+from jobqueue.worker.row_batches import concerns_row
 
 # The least time between two beats, however many cancels are requested.
 LEAST_SECONDS = 0.03
-# A row that another session locked past its lease is renewed as soon as the lock is released, or
-# the leader might reclaim it first.
+# While another session locks a row whose lease is nearly over, the beat is repeated this often, or
+# the leader might reclaim the job first.
 BUSY_SECONDS = 0.1
 NOTES_KEPT = 100
 log = get_logger()
 
 
 class Heartbeat:
-    """One statement per beat, within one budget; a failed one is repeated after a quarter."""
+    """One statement per beat, within one budget. A failed beat is repeated after a quarter of the
+    interval."""
 
     def __init__(
         self,
@@ -72,7 +73,7 @@ class Heartbeat:
         self.notes: deque[events.Note] = deque(maxlen=NOTES_KEPT)  # written after a good beat
         self.leader_watch = LeaderWatch(settings.leader_lease_seconds)
         self.good_at = time.monotonic()
-        self.overdue = True  # scheduled jobs are due that no leader has promoted
+        self.overdue = True  # whether due jobs were not promoted; until the first beat, assumed
         self._silent = False
         self._refused: set[UUID] = set()  # tokens whose rows cannot be renewed
         self._busy_since: dict[UUID, float] = {}  # when their leases were last renewed
@@ -192,7 +193,7 @@ class Heartbeat:
             await self.session.call(events.note, budget, notes, actor)
             for note in notes:
                 self.notes.remove(note)
-        await self.bulk_orders.run_slices(self.session, self.settings.beat_budget_seconds)
+        await self.bulk_orders.check(self.session, self.settings.beat_budget_seconds)
         if self._silent:
             await self.dead_workers.detect(next_beat - loop_time())
 
@@ -236,5 +237,5 @@ class Heartbeat:
         if inflight.ended or inflight.released or inflight.recording is not None:
             return
         inflight.mark_lost()
-        log.warning("lease_lost", job=inflight.claim.id, task=inflight.claim.task, wanted=None)
+        log.warning("lease_lost", job=inflight.claim.id, task=inflight.claim.task)
         self.executor.stop(inflight, Stop.LEASE)

@@ -1,4 +1,4 @@
-"""Stops handlers while their leases still hold. Only the clock decides."""
+"""Stops handlers before their leases run out, by this process's clock, without a query."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class LeaseGuard:
         self.registry, self.executor = registry, executor
         # Counted from when the last good claim or renewal was sent.
         self.stop_seconds = settings.trust_seconds - settings.cancel_seconds
-        # A claim's answer may take a while, so a new claim can fall due before the known ones.
+        # A lease counts from when its claim was sent, so one whose answer came late may end before
+        # all known ones. Never sleep longer than this.
         self.check_seconds = settings.lease_margin_seconds
 
     async def run(self) -> None:

@@ -13,7 +13,7 @@ from jobqueue.clock import loop_time
 from jobqueue.logs import get_logger
 from jobqueue.notifications import CHANNEL
 from jobqueue.states import Wake
-from jobqueue.store.connections import Backoff, Session, drop
+from jobqueue.store.connections import ExponentialBackoff, Session, drop
 from jobqueue.worker.notifications.dispatch import Dispatcher
 from jobqueue.worker.outages import ErrorPolicy
 
@@ -51,7 +51,7 @@ class Listener:
         self._proof, self._sent_at = "", 0.0
         self._missing = 0
         self._dropped = ""  # why this listener cut the connection
-        self._silence = Backoff(1.0, 30.0)
+        self._silence = ExponentialBackoff(1.0, 30.0)
 
     @property
     def is_proven(self) -> bool:

@@ -1,4 +1,4 @@
-"""How long to wait after a failed attempt."""
+"""How long to wait after a failed attempt. The formula is `jobqueue.backoff.delay`."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from jobqueue.logs import get_logger
 from jobqueue.states import FINAL, State
 from jobqueue.store.finish import Ending
 from jobqueue.worker.inflight import InFlight
-from jobqueue.worker.outcomes.signal_threads import SignalThreads
+from jobqueue.worker.outcomes.receiver_threads import ReceiverThreads
 
 log = get_logger()
 PLAIN_FILTERS = (logging.Filter, RequireDebugFalse, RequireDebugTrue)
@@ -44,7 +44,7 @@ class TaskSignals:
         self,
         worker: str,
         send_finished: Callable[[Sequence[int]], object],
-        threads: SignalThreads,
+        threads: ReceiverThreads,
     ) -> None:
         self._worker, self._send_finished, self.threads = worker, send_finished, threads
         self._is_heard = _is_heard(logging.INFO)

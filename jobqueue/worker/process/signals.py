@@ -1,4 +1,6 @@
-"""The process's signals: routed to a descriptor, and restored afterwards."""
+"""The process's signals: routed to the watchdog's descriptor, and restored afterwards.
+
+`Shutdown.signalled` acts on them; the watchdog itself ends the process at the third."""
 
 from __future__ import annotations
 

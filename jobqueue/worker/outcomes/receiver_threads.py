@@ -24,7 +24,7 @@ log = get_logger()
 Call = Callable[[], object]
 
 
-class SignalThread:
+class ReceiverThread:
     """One thread, and the call it is making."""
 
     def __init__(self, number: int) -> None:
@@ -38,7 +38,7 @@ class SignalThread:
         return 0.0 if self.since is None else now - self.since
 
 
-class SignalThreads:
+class ReceiverThreads:
     """Calls for one job are made in order; those for different jobs by any thread.
 
     With all threads set aside, further calls are dropped and counted; jobs keep running.
@@ -49,7 +49,7 @@ class SignalThreads:
         self._lock = threading.Lock()
         self._calls: dict[int, deque[Call]] = {}  # by job: the first one is waiting or being made
         self._ready: deque[int] = deque()  # jobs whose first call is waiting
-        self._threads: list[SignalThread] = []
+        self._threads: list[ReceiverThread] = []
         self._flushed: list[Future[None]] = []
         self._closed = False
         self.waiting = 0  # calls that have not ended
@@ -109,7 +109,7 @@ class SignalThreads:
         idle = next((t for t in self._threads if not t.is_busy), None)
         busy = all(thread.seconds(now) > SLOW_SECONDS for thread in self._threads)
         if idle is None and busy and len(self._threads) < MOST_THREADS:
-            idle = SignalThread(len(self._threads) + 1)
+            idle = ReceiverThread(len(self._threads) + 1)
             self._threads.append(idle)
         if idle is not None:
             idle.is_busy = True
@@ -117,7 +117,7 @@ class SignalThreads:
 
     # In a thread.
 
-    def _work(self, thread: SignalThread) -> None:
+    def _work(self, thread: ReceiverThread) -> None:
         while (call := self._next(thread)) is not None:
             try:
                 thread.handler_thread.prepare()
@@ -129,7 +129,7 @@ class SignalThreads:
             del call
             self._ended(thread)
 
-    def _next(self, thread: SignalThread) -> Call | None:
+    def _next(self, thread: ReceiverThread) -> Call | None:
         with self._lock:
             if not self._ready or self._closed:
                 thread.is_busy = False
@@ -138,7 +138,7 @@ class SignalThreads:
             thread.since = time.monotonic()
             return self._calls[thread.job][0]
 
-    def _ended(self, thread: SignalThread) -> None:
+    def _ended(self, thread: ReceiverThread) -> None:
         with self._lock:
             seconds, thread.since = thread.seconds(time.monotonic()), None
             was_aside, thread.is_aside = thread.is_aside, False

@@ -1,6 +1,6 @@
 """Batches of rows in one transaction; row by row if one of them fails it.
 
-One bad row is set aside for a minute and named; the others go on (guarantee 10).
+One bad row is set aside for a minute and named; the others go on.
 """
 
 from __future__ import annotations
