@@ -26,6 +26,7 @@ from jobqueue import conf, operations
 from jobqueue.backend import JobQueueBackend
 from jobqueue.checks import check_backend
 from jobqueue.conf import Settings
+from jobqueue.redact import terminal
 from jobqueue.scheduling import declared
 from jobqueue.worker.process import signals as process_signals
 from jobqueue.worker.process.recycle import Recycling
@@ -247,7 +248,7 @@ def _runtime(options: Options, above: SupervisorLink | None) -> float | None:
 def _say(error: Exception, code: int) -> int:
     """Print one clear sentence per fault; a user's mistake never gets a traceback."""
     for line in str(error).splitlines():
-        sys.stderr.write(f"runworker: {line}\n")
+        sys.stderr.write(f"runworker: {terminal(line)}\n")
     return code
 
 

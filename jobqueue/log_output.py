@@ -12,6 +12,8 @@ from typing import Any
 
 import structlog
 
+from jobqueue.log_texts import exception_text, for_terminal, text_of
+
 TEXT, JSON = "text", "json"
 Fields = dict[str, Any]
 Render = Callable[[str, Fields], str]
@@ -27,10 +29,9 @@ class Output:
         self._render: Render = _readable() if style == TEXT else as_json
 
     def write(self, level: str, fields: Mapping[str, Any]) -> None:
-        shown = dict(fields)
-        shown["level"] = level
-        for add in (_stamp, _format_exception):
-            shown = add(None, level, shown)
+        shown = _stamp(None, level, {**fields, "level": level})
+        if exc_info := shown.pop("exc_info", None):
+            shown["exception"] = exception_text(exc_info)
         _say(self._render(level, shown))
 
 
@@ -46,32 +47,15 @@ def _readable() -> Render:
 
     def readable(level: str, fields: Fields) -> str:
         try:
-            return str(render(None, level, dict(fields)))
+            return str(render(None, level, for_terminal(fields)))
         except Exception:  # a value that JSON does not know
             return as_json(level, fields)
 
     return readable
 
 
-def text_of(value: Any) -> str:
-    """Return any value as text, even one that cannot be printed."""
-    try:
-        return str(value)
-    except Exception:
-        return f"<{type(value).__name__}>"
-
-
 _encode = json.JSONEncoder(default=text_of).encode
 _stamp: Any = structlog.processors.TimeStamper(fmt="iso", utc=True)
-
-
-def _format_exception(logger: None, level: str, fields: Fields) -> Fields:
-    if "exc_info" not in fields:
-        return fields
-    try:
-        return structlog.processors.format_exc_info(logger, level, fields)  # type: ignore[return-value]
-    except Exception:  # an error that cannot be rendered
-        return fields
 
 
 class _Waiting(threading.local):

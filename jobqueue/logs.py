@@ -22,7 +22,8 @@ from typing import Any
 
 import structlog
 
-from jobqueue.log_output import Output, text_of, together
+from jobqueue import log_texts
+from jobqueue.log_output import Output, together
 
 MOST_WAITING = 10_000
 # Frames between an event and `_deliver`: the logger's method, its `_say`, structlog's processing.
@@ -87,8 +88,12 @@ def _deliver(logger: Any, level: str, fields: Any) -> str:
     return ""
 
 
+def _cover(logger: Any, level: str, fields: Any) -> Any:
+    return log_texts.covered(fields)
+
+
 # Emptied and filled again by tests that look at the events themselves.
-PROCESSORS: list[Any] = [structlog.contextvars.merge_contextvars, _deliver]
+PROCESSORS: list[Any] = [structlog.contextvars.merge_contextvars, _cover, _deliver]
 
 
 def get_logger() -> EventLogger:
@@ -135,6 +140,8 @@ class Made:
         for name, value in self.fields.items():
             setattr(record, f"{name}_" if name in OWNED else name, value)
         record.event_fields = self.fields
+        if self.exc_info:  # else a formatter makes it, uncovered
+            record.exc_text = log_texts.exception_text(self.exc_info)
         stdlib.handle(record)
 
 
@@ -153,7 +160,7 @@ class Formatter(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         fields = getattr(record, "event_fields", {})
-        shown = [f"{name}={text_of(value)}" for name, value in fields.items()]
+        shown = [log_texts.pair(name, value) for name, value in fields.items()]
         return " ".join([super().formatMessage(record), *shown])
 
 
@@ -294,7 +301,7 @@ def apart(call: Callable[..., object], *args: Any) -> None:
 
 def handle_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """asyncio's own log lines go to the project's handlers, which may not run on the loop."""
-    apart(loop.default_exception_handler, context)
+    apart(lambda: logging.getLogger("asyncio").handle(log_texts.loop_error(context)))
 
 
 def flush(seconds: float) -> bool:

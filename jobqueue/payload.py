@@ -6,6 +6,8 @@ from collections import UserString
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jobqueue import redact
+
 MAX_DEPTH = 100
 # Python refuses to format integers of more than 4,300 digits.
 MAX_BITS = 14_000
@@ -155,12 +157,25 @@ def _advice(value: Any) -> str:
     return "Pass str(value), or what the task can build it from."
 
 
+# What is read of a text that is cut, on each side, in units of what is kept: a secret that begins
+# before it would have to be as long.
+READ = 4
+
+
 def clean(text: str, limit: int) -> str:
-    """Return text that PostgreSQL can store: no NUL, no half surrogates, at most `limit` long."""
+    """Return text that PostgreSQL can store: no NUL, no half surrogates, at most `limit` long.
+
+    What is cut is covered first: a cut could part a secret from its name.
+    """
     text = text.replace("\0", "\N{REPLACEMENT CHARACTER}")
     if not text.isascii():
         text = text.encode("utf-8", "replace").decode()
+    length = len(text)
+    if length <= limit:
+        return text
+    if length > 2 * READ * limit:
+        text = f"{text[: READ * limit]}\n…\n{text[-READ * limit :]}"
+    text, half = redact.cover_text(text), (limit - 40) // 2
     if len(text) <= limit:
         return text
-    half = (limit - 40) // 2
-    return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"
+    return f"{text[:half]}\n… {length - 2 * half} characters left out …\n{text[-half:]}"

@@ -1,8 +1,8 @@
 """Values as any exit may show them: secrets covered, control characters made visible.
 
-Pages, lists, searches, forms, log lines and commands all come through `cover` or `cover_text`,
-and what goes to a terminal through `printable` too. Covering comes before any cut: a cut could
-part a secret from the name that gives it away.
+Pages, lists, searches, forms, the admin's log, log lines and commands all come through `cover` or
+`cover_text`, and what goes to a terminal through `printable` too. Covering comes before any cut: a
+cut could part a secret from the name that gives it away.
 """
 
 from __future__ import annotations
@@ -13,8 +13,19 @@ import unicodedata
 from functools import lru_cache
 from typing import Any
 
-from jobqueue.conf import settings
-from jobqueue.redact_patterns import CARD, KNOWN_SECRETS, NAME, VALUE, WORD
+from django.core.exceptions import ImproperlyConfigured
+
+from jobqueue.conf import Settings, settings
+from jobqueue.redact_patterns import (
+    BEYOND_ASCII,
+    CARD,
+    INDENT,
+    KNOWN_SECRETS,
+    NAME,
+    RUN,
+    VALUE,
+    WORD,
+)
 
 COVER = "••••••"
 SHOWN_CHARACTERS = 4_000
@@ -70,9 +81,16 @@ def cover_text(written: str) -> str:
     rest of the line), passwords in addresses and on command lines, keys and tokens of a well-known
     shape, and card numbers. Takes time in proportion to the length, whatever the text.
     """
-    for pattern, replacement in KNOWN_SECRETS:
-        written = pattern.sub(replacement.replace("COVER", COVER), written)
-    return CARD.sub(_cover_card, _cover_named(written))
+    lowered = written.lower()
+    for needles, pattern, replacement in KNOWN_SECRETS:
+        if any(needle in lowered for needle in needles):
+            written = pattern.sub(replacement.replace("COVER", COVER), written)
+    return CARD.sub(_cover_card, _cover_named(written, current_keys()))
+
+
+def terminal(text: object) -> str:
+    """Return one line for a terminal: covered, then printable."""
+    return printable(cover_text(str(text)))
 
 
 def is_secret(name: object) -> bool:
@@ -81,7 +99,15 @@ def is_secret(name: object) -> bool:
     Words end at a change of case, at digits, and at `_`, `-` and `.`: `apiKey` holds `key`,
     `monkey` does not.
     """
-    return isinstance(name, str) and _is_secret(name[-500:], settings().redact)
+    return isinstance(name, str) and _is_secret(name[-500:], current_keys())
+
+
+def current_keys() -> tuple[str, ...]:
+    """Return REDACT; its default while the settings are wrong, of which a log line may speak."""
+    try:
+        return settings().redact
+    except ImproperlyConfigured:
+        return Settings().redact
 
 
 @lru_cache(maxsize=4096)
@@ -104,23 +130,57 @@ def _fold(text: str) -> str:
     return unicodedata.normalize("NFKC", text).casefold()
 
 
-def _cover_named(written: str) -> str:
-    parts, done = [], 0
-    while name := NAME.search(written, done):
-        parts.append(written[done : name.end()])
-        done = name.end()
-        if not is_secret(name["name"]) or (name["line"] is not None and _is_class_name(name)):
+def _cover_named(written: str, keys: tuple[str, ...]) -> str:
+    """Look at the names in which a listed word may be, each once."""
+    parts, done, seen = [], 0, 0
+    for start in _hits(written, _listed(keys)):
+        if start < seen:
             continue
-        if value := VALUE.match(written, done):
+        while start > seen and _is_of_name(written[start - 1]):
+            start -= 1
+        name = NAME.match(written, start)
+        seen = RUN.match(written, start).end()  # type: ignore[union-attr]
+        if name is None or (start and _is_of_name(written[start - 1])):  # or it began earlier
+            continue
+        if not _is_secret(name["name"][-500:], keys) or (
+            _begins_line(written, start) and _is_class_name(name["name"])
+        ):
+            continue
+        if value := VALUE.match(written, name.end()):
+            parts.append(written[done : name.end()])
             parts.append(f"{value['open'] or ''}{COVER}{value['quote'] or ''}")
-            done = value.end()
+            done = seen = value.end()
     return "".join(parts) + written[done:]
 
 
-def _is_class_name(match: re.Match[str]) -> bool:
+def _hits(written: str, listed: frozenset[str]) -> list[int]:
+    """Return where a listed word may be; a letter beyond ASCII may stand for any."""
+    found = [] if written.isascii() else [match.start() for match in BEYOND_ASCII.finditer(written)]
+    folded = written.lower()
+    if len(folded) != len(written):
+        folded = "".join(each.lower() if each.isascii() else each for each in written)
+    for word in listed:
+        place = folded.find(word) if word.isascii() else -1
+        while place >= 0:
+            found.append(place)
+            place = folded.find(word, place + 1)
+    return sorted(found)
+
+
+def _is_of_name(character: str) -> bool:
+    return character.isalnum() or character in "_.-"
+
+
+def _begins_line(written: str, start: int) -> bool:
+    before = written[max(start - INDENT - 1, 0) : start]
+    _, newline, indent = before.rpartition("\n")
+    return not indent.strip(" \t") and bool(newline or start <= INDENT)
+
+
+def _is_class_name(name: str) -> bool:
     """Whether this begins a traceback's last line: `KeyError`, `shop.errors.TokenExpired`. The last
     word of `ApiKey` or `AccessToken` names a secret instead."""
-    last = match["name"].rpartition(".")[2]
+    last = name.rpartition(".")[2]
     parts = WORD.findall(last)
     return len(parts) > 1 and last[:1].isupper() and not is_secret(parts[-1])
 

@@ -20,9 +20,10 @@ VALUE = re.compile(r"""(?mx)
   | [^\s&"']+? (?= [\])}>,;.:"'\\]{0,4} (?: [\s&] | $ ) )
   | [^\s&]+
 """)
-NAME = re.compile(
-    rf"(?mx) (?P<line> ^ [ \t]{{0,20}}+ )? (?<![\w.-]) (?P<name> [\w.-]++ ) {BETWEEN}"
-)
+RUN = re.compile(r"[\w.-]*+")  # of a name's characters
+NAME = re.compile(rf"(?x) (?P<name> [\w.-]++ ) {BETWEEN}")
+BEYOND_ASCII = re.compile(r"[^\x00-\x7f]")
+INDENT = 20  # blanks before a name that still begins its line
 
 # 13 to 19 digits, perhaps in groups: also found under an innocent key.
 CARD = re.compile(r"(?<![\w.-])\d(?:[ -]?\d){12,18}(?![\w-]|\.\d)")
@@ -35,30 +36,54 @@ _PREFIXES = r"""
   | npm_[A-Za-z0-9]{20,255} | pypi-[\w-]{20,255} | hf_[A-Za-z0-9]{20,255}
   | dop_v1_[a-f0-9]{20,255} | shp(?:at|ca|pa|ss)_[A-Fa-f0-9]{20,255}
 """
-# Each with its replacement, in which COVER stands for the cover.
-KNOWN_SECRETS = [
+# Each with what must be somewhere in the folded text, and with its replacement, in which COVER
+# stands for the cover. Where a text ends it may have been cut.
+KNOWN_SECRETS: list[tuple[tuple[str, ...], re.Pattern[str], str]] = [
     # A password in an address, which may hold slashes and @. A port is no password.
     (
-        re.compile(r"(://[^\s:/@]{0,200}:)(?!\d{1,5}(?:[/?#\s]|$))[^\s\"'<>]{1,500}(?=@)"),
+        ("://",),
+        re.compile(
+            r"(://[^\s:/@\[]{0,200}:)(?!\d{1,5}(?:[/?#\s]|$))"
+            r"(?:[^\s\"'<>]{1,500}(?=@)|[^\s\"'<>@]{1,500}\Z)"
+        ),
         r"\1COVER",
     ),
     (
+        ("private key",),
         re.compile(
             r"-----BEGIN ([A-Z ]{0,40}PRIVATE KEY)-----(?:(?!-----END)[\s\S]){0,20000}+"
             r"(?:-----END [A-Z ]{0,40}-----)?"
         ),
         r"-----BEGIN \1----- COVER",
     ),
-    (re.compile(r"\beyJ[\w-]{8,4096}+\.[\w-]{8,8192}+\.[\w-]{0,4096}+"), "COVER"),
-    (re.compile(rf"(?x) (?<![\w-]) (?:{_PREFIXES})"), "COVER"),
-    (re.compile(r"(?i)(\b(?:bearer|basic)[ ]+)[\w.~+/=-]{16,}+"), r"\1COVER"),
+    (
+        ("eyj",),
+        re.compile(r"\beyJ[\w-]{8,4096}+(?:\Z|\.[\w-]{8,8192}+(?:\Z|\.[\w-]{0,4096}+))"),
+        "COVER",
+    ),
+    (
+        (
+            *("gho_", "ghp_", "ghs_", "ghu_", "ghr_", "github_pat_", "glpat-", "k_live_"),
+            *("k_test_", "whsec_", "sk-", "xox", "akia", "asia", "aiza", "ya29.", "sg."),
+            *("npm_", "pypi-", "hf_", "dop_v1_", "shpat_", "shpca_", "shppa_", "shpss_"),
+        ),
+        re.compile(rf"(?x) (?<![\w-]) (?:{_PREFIXES})"),
+        "COVER",
+    ),
+    (
+        ("bearer", "basic"),
+        re.compile(r"(?i)(\b(?:bearer|basic)[ ]+)[\w.~+/=-]{16,}+"),
+        r"\1COVER",
+    ),
     # A header's value may hold blanks: unless it is quoted, the rest of the line is covered.
     (
+        ("authorization", "cookie"),
         re.compile(r"(?i)((?:authorization|cookie)[ \t]{0,8}[:=][ \t]{0,8})[^\s\"'\\\[{(][^\n]*+"),
         r"\1COVER",
     ),
     # curl -u name:password
     (
+        ("-u", "--proxy-u"),
         re.compile(r"((?:^|\s)(?:-u|--user|--proxy-user)[ =][^\s:]{1,200}:)[^\s]{1,500}+"),
         r"\1COVER",
     ),

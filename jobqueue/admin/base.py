@@ -9,7 +9,7 @@ from urllib.parse import unquote
 from zoneinfo import ZoneInfo
 
 from django.apps import apps
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.auth.models import AbstractBaseUser, AnonymousUser, User
 from django.core.exceptions import PermissionDenied
 from django.db import OperationalError, connections, transaction
@@ -23,6 +23,7 @@ from django.views.decorators.clickjacking import xframe_options_deny
 from psycopg.errors import QueryCanceled
 
 from jobqueue.conf import settings
+from jobqueue.redact import cover_text
 
 View = Callable[..., HttpResponse]
 # How long one statement of a page may take: a viewer must not be able to keep the server busy.
@@ -108,6 +109,11 @@ class DeskAdmin(_Base):
     ) -> HttpResponse:
         """Render a page, or only its live part, which refreshes itself."""
         return self.render(request, inside if is_fragment(request) else page, context)
+
+
+def say(request: HttpRequest, level: int, text: str) -> None:
+    """Show one sentence on the next page, covered: it may quote an error."""
+    messages.add_message(request, level, cover_text(text))
 
 
 def may(user: AbstractBaseUser | AnonymousUser | User, permission: str) -> bool:

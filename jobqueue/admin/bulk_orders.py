@@ -21,7 +21,7 @@ from django.utils.translation import gettext_lazy
 from jobqueue import operations
 from jobqueue.admin import perform
 from jobqueue.admin.actions import VERBS, JobVerb, sentence
-from jobqueue.admin.base import DeskAdmin, is_fragment, may
+from jobqueue.admin.base import DeskAdmin, is_fragment, may, say
 from jobqueue.admin.perform import Act
 from jobqueue.clock import database_time
 from jobqueue.conf import settings
@@ -94,13 +94,13 @@ def submit(
     except PermissionError as error:
         raise PermissionDenied from error
     if created:
-        perform.log_object(user, order, ADDITION, f"{verb.name}: {data['reason']}"[:500])
+        perform.log_object(user, order, ADDITION, f"{verb.name}: {data['reason']}")
     orders.work_through(order.pk, AT_ONCE_SECONDS, stopping=lambda: False)
     order.refresh_from_db()
     if order.state != BulkOrder.State.DONE:
         return redirect("admin:jobqueue_bulkorder_change", order.pk)
     level = messages.SUCCESS if order.changed else messages.WARNING
-    messages.add_message(request, level, sentence(verb, result_of(order)))
+    say(request, level, sentence(verb, result_of(order)))
     return redirect(home)
 
 

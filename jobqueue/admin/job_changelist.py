@@ -27,7 +27,7 @@ PAGE = 50
 WINDOW = 20_000  # rows that a filter without an index may read
 TEXT_WINDOW = 2_000  # jobs whose arguments and errors one page of a text search reads
 TEXT_BYTES = 8_192  # larger arguments are not searched
-ERROR_SHOWN, ERROR_SEARCHED = 400, 4_000
+ERROR_READ = 4_000  # of an error; a row shows its first 300 characters, once it is covered
 
 COLUMNS = (
     "id, task, queue, priority, state, reason, run_at, hold_until, parked_at, attempts, failures,"
@@ -196,7 +196,7 @@ class _Query:
             **self.parameters,
             "size": size,
             "skipped": (self.window or 1) - 1,
-            "error_length": ERROR_SEARCHED if self.filters.text else ERROR_SHOWN,
+            "error_length": ERROR_READ,
         }
         return list(Job.objects.using(settings().database).raw(statement, parameters))
 

@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 
 from jobqueue.admin import bulk_orders, job_changelist, job_detail, perform
 from jobqueue.admin.actions import VERBS, JobVerb
-from jobqueue.admin.base import DeskAdmin, is_fragment, may
+from jobqueue.admin.base import DeskAdmin, is_fragment, may, say
 from jobqueue.admin.filters import AGES, PLACES, TABS, Filters, UnreadableFilterError
 from jobqueue.insight import stats, why
 from jobqueue.models import Job
@@ -122,7 +122,7 @@ class JobAdmin(DeskAdmin):
             confirmed = "confirmed" in request.POST
             form = verb.form(request.POST if confirmed else None)
             if not choice and not (confirmed and choice.filters is not None):
-                messages.warning(request, _("Nothing was selected."))
+                say(request, messages.WARNING, _("Nothing was selected."))
                 return redirect(home)
             if confirmed and form.is_valid():
                 return self._do(request, verb, choice, form.cleaned_data, home, moment)

@@ -24,13 +24,14 @@ from django.utils.translation import gettext
 
 from jobqueue import operations
 from jobqueue.admin.actions import VERBS, JobVerb, ReasonForm, sentence
-from jobqueue.admin.base import DeskAdmin, may
+from jobqueue.admin.base import DeskAdmin, may, say
 from jobqueue.admin.filters import BIGINT_MAX, Filters, UnreadableFilterError
 from jobqueue.clock import database_time
 from jobqueue.conf import settings
 from jobqueue.models import Job
 from jobqueue.operations import orders
 from jobqueue.operations.admin_log import log_jobs
+from jobqueue.redact import cover_text
 
 # This many are counted; above that the planner's estimate is shown.
 COUNTED_AT_MOST = 500
@@ -122,11 +123,7 @@ def act(
     with transaction.atomic(using=settings().database):
         result = verb.act.run(jobs, data, user.get_username(), as_of)
         log_jobs(user.pk, result.ids, verb.name, data["reason"])
-    messages.add_message(
-        request,
-        messages.SUCCESS if result.changed else messages.WARNING,
-        sentence(verb, result),
-    )
+    say(request, messages.SUCCESS if result.changed else messages.WARNING, sentence(verb, result))
     return result
 
 
@@ -204,7 +201,7 @@ def perform_act(
         if changed:
             flag = DELETION if act.name == "delete" else CHANGE
             log_object(user, thing, flag, f"{act.name}: {reason}" if reason else act.name)
-    messages.add_message(request, messages.SUCCESS if changed else messages.WARNING, sentence)
+    say(request, messages.SUCCESS if changed else messages.WARNING, sentence)
     return redirect(home)
 
 
@@ -214,7 +211,7 @@ def log_object(user: User, thing: Model, flag: int, message: str) -> None:
         user_id=user.pk,
         content_type_id=get_content_type_for_model(type(thing)).pk,
         object_id=str(thing.pk),
-        object_repr=str(thing)[:200],
+        object_repr=cover_text(str(thing))[:200],
         action_flag=flag,
-        change_message=message,
+        change_message=cover_text(message),
     )

@@ -21,7 +21,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from jobqueue import redact
-from jobqueue.admin.base import DeskAdmin, may
+from jobqueue.admin.base import DeskAdmin, may, say
 from jobqueue.admin.perform import Act, log_object, perform_act
 from jobqueue.admin.schedule_form import ScheduleForm, covered
 from jobqueue.clock import database_time
@@ -79,7 +79,7 @@ def _run(schedule: Schedule, by: User, reason: str) -> tuple[bool, str]:
     try:
         job = schedules.run(schedule, by=by, reason=reason)
     except (UnknownTask, JobQueueError, TypeError, ValueError) as error:
-        return False, _("It cannot run: %(error)s") % {"error": redact.cover_text(str(error))}
+        return False, _("It cannot run: %(error)s") % {"error": error}
     return True, _("Enqueued as job %(id)s.") % {"id": job}
 
 
@@ -225,7 +225,7 @@ class ScheduleAdmin(DeskAdmin):
                 log_object(
                     user, saved, ADDITION if schedule is None else CHANGED, ", ".join(changed)
                 )
-        messages.success(request, _("Saved %(name)s.") % {"name": saved.name})
+        say(request, messages.SUCCESS, _("Saved %(name)s.") % {"name": saved.name})
         return redirect("admin:jobqueue_schedule_change", saved.pk)
 
     def act(self, request: HttpRequest, pk: int, name: str) -> HttpResponse:

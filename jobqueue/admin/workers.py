@@ -16,6 +16,7 @@ from jobqueue.clock import database_time
 from jobqueue.conf import settings
 from jobqueue.insight import stats
 from jobqueue.models import LeaderLease, Worker
+from jobqueue.redact import cover
 from jobqueue.states import Phase, State
 
 SHOWN = 100
@@ -59,7 +60,7 @@ class WorkerAdmin(DeskAdmin):
         if worker is None:
             raise Http404(_("There is no such worker. Its row was removed."))
         running = stats.jobs().filter(state=State.RUNNING, worker=pk).order_by("claimed_at")
-        report = worker.stop_report if isinstance(worker.stop_report, dict) else {}
+        report = _report(worker)
         context = {
             "title": str(worker),
             "now": database_time(),
@@ -70,8 +71,14 @@ class WorkerAdmin(DeskAdmin):
         return self.render_live(request, "worker.html", "worker_live.html", context)
 
 
+def _report(worker: Worker) -> dict[str, Any]:
+    """What it wrote at its stop: also why, which may be an error's text."""
+    report: dict[str, Any] = cover(worker.stop_report) if worker.stop_report else {}
+    return report if isinstance(report, dict) else {}
+
+
 def _stopped(worker: Worker) -> dict[str, Any]:
-    report = worker.stop_report if isinstance(worker.stop_report, dict) else {}
+    report = _report(worker)
     return {
         "worker": worker,
         "seen": worker.last_seen_at,

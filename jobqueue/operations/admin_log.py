@@ -11,6 +11,7 @@ from django.db import router, transaction
 from jobqueue.conf import settings
 from jobqueue.logs import get_logger
 from jobqueue.models import Job
+from jobqueue.redact import cover_text
 
 log = get_logger()
 
@@ -22,7 +23,7 @@ def log_jobs(user_id: Any, ids: Iterable[int], verb: str, reason: str) -> None:
     from django.contrib.admin.models import CHANGE, DELETION, LogEntry
     from django.contrib.admin.options import get_content_type_for_model
 
-    chosen = list(ids)
+    chosen, message = list(ids), cover_text(f"{verb}: {reason}" if reason else verb)
     alias = settings().database
 
     def write() -> None:
@@ -34,7 +35,7 @@ def log_jobs(user_id: Any, ids: Iterable[int], verb: str, reason: str) -> None:
                 object_id=str(id),
                 object_repr=f"#{id}",
                 action_flag=DELETION if verb == "delete" else CHANGE,
-                change_message=f"{verb}: {reason}" if reason else verb,
+                change_message=message,
             )
             for id in chosen
         )

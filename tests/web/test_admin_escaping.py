@@ -57,8 +57,8 @@ def everything() -> list[str]:
     """Put it into every field of every table, and return the pages' addresses."""
     worker = rows.worker(**evil(Worker, queues=[EVIL], stop_report=None, phase=Phase.RUNNING))
     report = {
-        EVIL: f"{EVIL}|Worker.stop_report|",
-        "reason": EVIL,
+        EVIL: EVIL,
+        "reason": f"{EVIL}|Worker.stop_report|",
         "completed": EVIL,
         "duration_seconds": EVIL,
     }

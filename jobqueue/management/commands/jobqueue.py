@@ -16,6 +16,7 @@ from jobqueue import operations
 from jobqueue.conf import QUEUE_NAME, QUEUE_NAME_RULE, settings
 from jobqueue.insight import doctor, stats
 from jobqueue.models import Job
+from jobqueue.redact import cover, cover_text, printable, terminal
 from jobqueue.states import FINAL, State
 
 LEFT_ALONE = 3
@@ -73,7 +74,7 @@ class Command(BaseCommand):
         try:
             getattr(self, f"do_{what}")(options)
         except (DatabaseError, ImproperlyConfigured, ValueError) as error:
-            raise CommandError(_one_line(error)) from error
+            raise CommandError(terminal(_one_line(error))) from error
 
     def do_status(self, options: dict[str, Any]) -> None:
         figures, queues, leader = stats.figures(), stats.queues(), stats.leader()
@@ -104,23 +105,23 @@ class Command(BaseCommand):
             )
             return
         for name, count in figures.states.items():
-            self.stdout.write(f"{name.lower():<10} {'' if count.exact else '~'}{count.value}")
+            self._line(f"{name.lower():<10} {'' if count.exact else '~'}{count.value}")
         for queue in queues:
-            paused = f", paused by {queue.paused_by or 'somebody'}" if queue.paused_at else ""
+            by = cover_text(queue.paused_by) or "somebody"
+            paused = f", paused by {by}" if queue.paused_at else ""
             oldest = (
                 "" if queue.oldest_seconds is None else f", oldest {queue.oldest_seconds:.0f} s"
             )
             more = "" if queue.ready.exact else "+"
-            self.stdout.write(
+            self._line(
                 f"queue {queue.name}: {queue.ready.value}{more} ready{oldest}, {queue.running} "
                 f"running, {queue.workers} workers{paused}"
             )
         for row in workers:
             state = row.worker.phase if row.alive else f"silent for {row.silent_seconds:.0f} s"
             leads = ", leads" if row.leads else ""
-            self.stdout.write(
-                f"worker {row.worker}: {row.used}/{row.worker.concurrency} slots, {state}{leads}"
-            )
+            name, slots = cover_text(str(row.worker)), row.worker.concurrency
+            self._line(f"worker {name}: {row.used}/{slots} slots, {state}{leads}")
 
     def do_pause(self, options: dict[str, Any]) -> None:
         self._report(
@@ -165,9 +166,9 @@ class Command(BaseCommand):
             self._json(findings=[finding.as_dict() for finding in found])
         else:
             for finding in found:
-                self.stdout.write(str(finding))
+                self._line(cover_text(str(finding)))
             if not found:
-                self.stdout.write("Nothing to change.")
+                self._line("Nothing to change.")
         if any(finding.level == doctor.ERROR for finding in found):
             raise SystemExit(1)
         if any(finding.level == doctor.WARNING for finding in found):
@@ -178,12 +179,15 @@ class Command(BaseCommand):
             self._json(results=[asdict(result) for result in results])
         else:
             for result in results:
-                self.stdout.write(str(result))
+                self._line(cover_text(str(result)))
         if any(result.untouched for result in results):
             raise SystemExit(LEFT_ALONE)
 
     def _json(self, **facts: Any) -> None:
-        self.stdout.write(json.dumps(facts, ensure_ascii=False))
+        self.stdout.write(json.dumps(cover(facts)))  # in ASCII: it may go to a terminal
+
+    def _line(self, covered: str) -> None:
+        self.stdout.write(printable(covered))
 
 
 def _add_who(parser: CommandParser) -> None:

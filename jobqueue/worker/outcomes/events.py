@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from jobqueue.logs import get_logger
+from jobqueue.redact import cover_text
 from jobqueue.states import Outcome, State
 from jobqueue.store.claims import Claim
 from jobqueue.store.finish import Ending
 from jobqueue.worker.inflight import InFlight
 from jobqueue.worker.outcomes.task_signals import TaskSignals
 
+ERROR_SHOWN = 500
 log = get_logger()
 
 
@@ -34,7 +36,8 @@ class OutcomeEvents:
         self.task_signals.finished(inflight, ending, state)
 
     def _say(self, ending: Ending, state: str, facts: dict[str, Any]) -> None:
-        error = f"{ending.error_class}: {ending.error_message}"[:500] if ending.error_class else ""
+        error = f"{ending.error_class}: {ending.error_message}" if ending.error_class else ""
+        error = cover_text(error)[:ERROR_SHOWN]
         match state:
             case State.SUCCEEDED:
                 log.info("job_succeeded", **facts)
