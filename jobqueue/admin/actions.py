@@ -155,6 +155,8 @@ def _left(word: str, count: int) -> str:
         case operations.SAME:
             text = ngettext("%(n)d was so already", "%(n)d were so already", count)
         case operations.NEWER:
+            text = ngettext("%(n)d needs newer code", "%(n)d need newer code", count)
+        case operations.LATER:
             text = ngettext(
                 "%(n)d has run and ended again since", "%(n)d have run and ended again since", count
             )

@@ -22,6 +22,7 @@ from jobqueue.conf import settings
 from jobqueue.insight import stats
 from jobqueue.models import Job
 from jobqueue.states import FINAL, State
+from jobqueue.versions import CLAIMABLE, READY_APART, SCHEDULED_APART, TIMED
 
 PAGE = 50
 WINDOW = 20_000  # rows that a filter without an index may read
@@ -48,24 +49,33 @@ CROSS JOIN LATERAL (
     ORDER BY f.id {way} LIMIT %(each)s
 ) j
 """
-UNFINISHED = """
+UNFINISHED = f"""
 UNION ALL
 SELECT * FROM (
     (SELECT * FROM jobqueue_job WHERE state = 'RUNNING' ORDER BY worker LIMIT %(each_waiting)s)
     UNION ALL
-    (SELECT * FROM jobqueue_job WHERE state = 'READY'
+    (SELECT * FROM jobqueue_job WHERE {CLAIMABLE}
      ORDER BY queue, priority DESC, run_at, id LIMIT %(each_waiting)s)
     UNION ALL
-    (SELECT * FROM jobqueue_job WHERE state = 'SCHEDULED' ORDER BY run_at LIMIT %(each_waiting)s)
+    (SELECT * FROM jobqueue_job WHERE {READY_APART}
+     ORDER BY queue, priority DESC, run_at, id LIMIT %(each_waiting)s)
+    UNION ALL
+    (SELECT * FROM jobqueue_job WHERE {TIMED} ORDER BY run_at LIMIT %(each_waiting)s)
+    UNION ALL
+    (SELECT * FROM jobqueue_job WHERE {SCHEDULED_APART} ORDER BY run_at LIMIT %(each_waiting)s)
     UNION ALL
     (SELECT * FROM jobqueue_job WHERE state = 'BLOCKED' ORDER BY id LIMIT %(each_waiting)s)
-) u WHERE u.task = ANY(%(tasks)s::text[]) AND u.id {side} %(edge)s
+) u WHERE u.task = ANY(%(tasks)s::text[]) AND u.id {{side}} %(edge)s
 """
 EACH_WAITING = 5_000
-MORE_WAIT = """
-SELECT EXISTS (SELECT FROM jobqueue_job WHERE state = 'READY'
+MORE_WAIT = f"""
+SELECT EXISTS (SELECT FROM jobqueue_job WHERE {CLAIMABLE}
         ORDER BY queue, priority DESC, run_at, id OFFSET %(each_waiting)s LIMIT 1)
-    OR EXISTS (SELECT FROM jobqueue_job WHERE state = 'SCHEDULED'
+    OR EXISTS (SELECT FROM jobqueue_job WHERE {READY_APART}
+        ORDER BY queue, priority DESC, run_at, id OFFSET %(each_waiting)s LIMIT 1)
+    OR EXISTS (SELECT FROM jobqueue_job WHERE {TIMED}
+        ORDER BY run_at OFFSET %(each_waiting)s LIMIT 1)
+    OR EXISTS (SELECT FROM jobqueue_job WHERE {SCHEDULED_APART}
         ORDER BY run_at OFFSET %(each_waiting)s LIMIT 1)
     OR EXISTS (SELECT FROM jobqueue_job WHERE state = 'BLOCKED'
         ORDER BY id OFFSET %(each_waiting)s LIMIT 1)
@@ -204,15 +214,18 @@ class _Query:
 def _of_tab(
     filters: Filters, tasks: list[str] | None, order: Order, cursor: dict[str, Any]
 ) -> _Query:
-    condition, natural = TABS[filters.state]
-    if cursor:
-        condition += f" AND {order.after}"
+    conditions, natural = TABS[filters.state]
+    further = f" AND {order.after}" if cursor else ""
     where, parameters = _unindexed(filters, tasks)
     if filters.state == State.READY and filters.queue:
-        condition += " AND queue = %(queue)s"
+        further += " AND queue = %(queue)s"
     if filters.age and natural is BY_END:
-        condition += f" AND {_age('finished_at', filters)}"
-    rows = f"SELECT * FROM jobqueue_job WHERE {condition} ORDER BY {order.clause} LIMIT %(window)s"
+        further += f" AND {_age('finished_at', filters)}"
+    ordered = f"ORDER BY {order.clause} LIMIT %(window)s"
+    parts = [f"SELECT * FROM jobqueue_job WHERE {c}{further} {ordered}" for c in conditions]
+    rows = parts[0]
+    if len(parts) > 1:
+        rows = f"SELECT * FROM (({') UNION ALL ('.join(parts)})) parts {ordered}"
     parameters |= cursor | {"window": WINDOW}
     return _Query(
         filters=filters, rows=rows, where=where, order=order, parameters=parameters, window=WINDOW

@@ -13,6 +13,7 @@ from typing import Any
 from jobqueue.insight import stats
 from jobqueue.models import Job
 from jobqueue.states import State
+from jobqueue.versions import CLAIMABLE, READY_APART, SCHEDULED_APART, TIMED
 
 
 def _moment(value: Any) -> datetime:
@@ -82,14 +83,15 @@ BY_CLAIM = Order(
 )
 BY_ID = Order((_ID,))
 
-TABS: dict[str, tuple[str, Order]] = {
-    "": ("TRUE", NEWEST),
-    State.SCHEDULED: ("state = 'SCHEDULED'", BY_DUE),
-    stats.RETRYING: ("state = 'SCHEDULED' AND failures > 0", BY_DUE),
-    State.READY: ("state = 'READY'", BY_CLAIM),
-    State.BLOCKED: ("state = 'BLOCKED'", BY_ID),
-    State.RUNNING: ("state = 'RUNNING'", BY_START),
-    State.SUCCEEDED: ("state = 'SUCCEEDED'", BY_END),
-    State.DEAD: ("state = 'DEAD'", BY_END),
-    State.CANCELLED: ("state = 'CANCELLED'", BY_END),
+# The conditions of a tab's rows, each with an index of its own; no row meets two of them.
+TABS: dict[str, tuple[tuple[str, ...], Order]] = {
+    "": (("TRUE",), NEWEST),
+    State.SCHEDULED: ((TIMED, SCHEDULED_APART), BY_DUE),
+    stats.RETRYING: (("state = 'SCHEDULED' AND failures > 0",), BY_DUE),
+    State.READY: ((CLAIMABLE, READY_APART), BY_CLAIM),
+    State.BLOCKED: (("state = 'BLOCKED'",), BY_ID),
+    State.RUNNING: (("state = 'RUNNING'",), BY_START),
+    State.SUCCEEDED: (("state = 'SUCCEEDED'",), BY_END),
+    State.DEAD: (("state = 'DEAD'",), BY_END),
+    State.CANCELLED: (("state = 'CANCELLED'",), BY_END),
 }

@@ -1,7 +1,9 @@
 """The statements behind `jobqueue.insight.stats`: each stops at a limit or walks along an index."""
 
+from jobqueue.versions import CLAIMABLE, READY_APART, SCHEDULED_APART, TIMED
+
 # In the order of an index, or a limited count may read the table until it has found enough.
-COUNTS = """
+COUNTS = f"""
 SELECT clock_timestamp(),
     (SELECT GREATEST(reltuples, 0) FROM pg_class WHERE oid = 'jobqueue_job'::regclass),
     (SELECT json_object(most_common_vals::text::text[], most_common_freqs::text[])
@@ -9,9 +11,13 @@ SELECT clock_timestamp(),
                                           WHERE oid = 'jobqueue_job'::regclass)
         AND tablename = 'jobqueue_job' AND attname = 'state'),
     (SELECT count(*) FROM (SELECT FROM jobqueue_job
-        WHERE state = 'SCHEDULED' ORDER BY run_at LIMIT %(limit)s) t),
+        WHERE {TIMED} ORDER BY run_at LIMIT %(limit)s) t)
+    + (SELECT count(*) FROM (SELECT FROM jobqueue_job
+        WHERE {SCHEDULED_APART} ORDER BY run_at LIMIT %(limit)s) t),
     (SELECT count(*) FROM (SELECT FROM jobqueue_job
-        WHERE state = 'READY' ORDER BY queue, priority DESC, run_at, id LIMIT %(limit)s) t),
+        WHERE {CLAIMABLE} ORDER BY queue, priority DESC, run_at, id LIMIT %(limit)s) t)
+    + (SELECT count(*) FROM (SELECT FROM jobqueue_job
+        WHERE {READY_APART} ORDER BY queue, priority DESC, run_at, id LIMIT %(limit)s) t),
     (SELECT count(*) FROM (SELECT FROM jobqueue_job
         WHERE state = 'BLOCKED' ORDER BY id LIMIT %(limit)s) t),
     (SELECT count(*) FROM (SELECT FROM jobqueue_job
@@ -32,13 +38,18 @@ SELECT clock_timestamp(),
 # Walks from one queue to the next by the index, and within it from one priority to the next: the
 # first of each priority is its oldest. The limit of 100 queues is also what keeps the planner's
 # estimate below the cost at which it would compile the statement, which takes longer than running.
-QUEUES = """
+QUEUES = f"""
 WITH RECURSIVE ready_queue(name) AS (
-    (SELECT queue FROM jobqueue_job WHERE state = 'READY' ORDER BY queue LIMIT 1)
+    (SELECT queue FROM jobqueue_job WHERE {CLAIMABLE} ORDER BY queue LIMIT 1)
     UNION ALL
-    SELECT (SELECT queue FROM jobqueue_job WHERE state = 'READY' AND queue > q.name
+    SELECT (SELECT queue FROM jobqueue_job WHERE {CLAIMABLE} AND queue > q.name
             ORDER BY queue LIMIT 1)
     FROM ready_queue q WHERE q.name IS NOT NULL
+), apart AS (
+    SELECT queue AS name, count(*) AS ready, min(run_at) AS run_at
+    FROM (SELECT queue, run_at FROM jobqueue_job WHERE {READY_APART}
+          ORDER BY queue, priority DESC, run_at, id LIMIT %(limit)s) t
+    GROUP BY queue
 ), running AS (
     SELECT queue AS name, count(*) AS running
     FROM (SELECT queue FROM jobqueue_job WHERE state = 'RUNNING' ORDER BY worker
@@ -46,8 +57,10 @@ WITH RECURSIVE ready_queue(name) AS (
     GROUP BY queue
 ), scheduled AS (
     SELECT queue AS name, count(*) AS scheduled
-    FROM (SELECT queue FROM jobqueue_job WHERE state = 'SCHEDULED' ORDER BY run_at
-          LIMIT %(sample)s) t
+    FROM ((SELECT queue FROM jobqueue_job WHERE {TIMED} ORDER BY run_at LIMIT %(sample)s)
+          UNION ALL
+          (SELECT queue FROM jobqueue_job WHERE {SCHEDULED_APART} ORDER BY run_at
+           LIMIT %(sample)s)) t
     GROUP BY queue
 ), alive AS MATERIALIZED (
     SELECT queues FROM jobqueue_worker
@@ -62,40 +75,40 @@ WITH RECURSIVE ready_queue(name) AS (
 ), every AS MATERIALIZED (
     SELECT name FROM (
         SELECT name FROM ready_queue WHERE name IS NOT NULL
-        UNION SELECT name FROM running UNION SELECT name FROM scheduled
+        UNION SELECT name FROM apart UNION SELECT name FROM running UNION SELECT name FROM scheduled
         UNION SELECT name FROM served UNION SELECT name FROM jobqueue_queue
         UNION SELECT unnest(%(known)s::text[])
     ) u ORDER BY name LIMIT 100
 )
 SELECT e.name,
-    (SELECT count(*) FROM (SELECT FROM jobqueue_job j WHERE j.state = 'READY' AND j.queue = e.name
+    (SELECT count(*) FROM (SELECT FROM jobqueue_job WHERE {CLAIMABLE} AND queue = e.name
                            ORDER BY priority DESC, run_at, id
-                           LIMIT %(limit)s) t),
-    COALESCE(r.running, 0), COALESCE(s.scheduled, 0), EXTRACT(EPOCH FROM clock_timestamp() - (
+                           LIMIT %(limit)s) t) + COALESCE(a.ready, 0),
+    COALESCE(r.running, 0), COALESCE(s.scheduled, 0), EXTRACT(EPOCH FROM clock_timestamp() - LEAST((
         WITH RECURSIVE head(priority, run_at) AS (
-            (SELECT priority, run_at FROM jobqueue_job WHERE state = 'READY' AND queue = e.name
+            (SELECT priority, run_at FROM jobqueue_job WHERE {CLAIMABLE} AND queue = e.name
              ORDER BY priority DESC, run_at LIMIT 1)
             UNION ALL
             SELECT n.priority, n.run_at FROM head h CROSS JOIN LATERAL (
                 SELECT priority, run_at FROM jobqueue_job
-                WHERE state = 'READY' AND queue = e.name AND priority < h.priority
+                WHERE {CLAIMABLE} AND queue = e.name AND priority < h.priority
                 ORDER BY priority DESC, run_at LIMIT 1) n
-        ) SELECT min(run_at) FROM head))::double precision,
+        ) SELECT min(run_at) FROM head), a.run_at))::double precision,
     q.paused_at, COALESCE(q.paused_by, ''), COALESCE(w.workers, 0) + (
-        SELECT count(*) FROM alive a WHERE a.queues @> '["*"]'
-            AND NOT a.queues @> jsonb_build_array(e.name)
-            AND NOT a.queues @> jsonb_build_array('-' || e.name)),
+        SELECT count(*) FROM alive v WHERE v.queues @> '["*"]'
+            AND NOT v.queues @> jsonb_build_array(e.name)
+            AND NOT v.queues @> jsonb_build_array('-' || e.name)),
     (SELECT count(*) FROM scheduled) > 0
         AND (SELECT sum(scheduled) FROM scheduled) >= %(sample)s
 FROM every e
-LEFT JOIN running r USING (name) LEFT JOIN scheduled s USING (name)
+LEFT JOIN apart a USING (name) LEFT JOIN running r USING (name) LEFT JOIN scheduled s USING (name)
 LEFT JOIN jobqueue_queue q USING (name) LEFT JOIN served w USING (name)
 ORDER BY e.name
 """
 
 # Final jobs by the index, one probe a task; of the others those that come first. Each part is read
 # in the order of its index: without one, statistics of a moment when much ran mean a whole table.
-TASKS = """
+TASKS = f"""
 WITH RECURSIVE known(task) AS (
     (SELECT task FROM jobqueue_job
      WHERE state IN ('SUCCEEDED', 'DEAD', 'CANCELLED') ORDER BY task LIMIT 1)
@@ -105,10 +118,15 @@ WITH RECURSIVE known(task) AS (
             ORDER BY task LIMIT 1)
     FROM known k WHERE k.task IS NOT NULL
 ), waiting AS (
-    (SELECT task FROM jobqueue_job WHERE state = 'READY'
+    (SELECT task FROM jobqueue_job WHERE {CLAIMABLE}
      ORDER BY queue, priority DESC, run_at, id LIMIT %(waiting)s)
     UNION ALL
-    (SELECT task FROM jobqueue_job WHERE state = 'SCHEDULED' ORDER BY run_at LIMIT %(waiting)s)
+    (SELECT task FROM jobqueue_job WHERE {READY_APART}
+     ORDER BY queue, priority DESC, run_at, id LIMIT %(waiting)s)
+    UNION ALL
+    (SELECT task FROM jobqueue_job WHERE {TIMED} ORDER BY run_at LIMIT %(waiting)s)
+    UNION ALL
+    (SELECT task FROM jobqueue_job WHERE {SCHEDULED_APART} ORDER BY run_at LIMIT %(waiting)s)
     UNION ALL
     (SELECT task FROM jobqueue_job WHERE state = 'BLOCKED' ORDER BY id LIMIT %(waiting)s)
     UNION ALL

@@ -15,6 +15,7 @@ from jobqueue.conf import serves, settings
 from jobqueue.insight import stats
 from jobqueue.models import Job, Queue
 from jobqueue.states import WAITING, IdleReason, Phase, State
+from jobqueue.versions import CLAIMABLE, UNDERSTANDS
 
 COUNTED_AHEAD = 10_000
 IDLE: Mapping[str, Promise] = {
@@ -53,6 +54,9 @@ def explain(job: Job, now: datetime) -> list[Cause]:
 
 
 def _own(job: Job, now: datetime) -> Iterator[Cause]:
+    if job.needs > UNDERSTANDS:
+        text = _("It needs newer code than this: only workers that have it take the job.")
+        yield Cause(text, _("Deploy the newer code."))
     if job.state == State.BLOCKED:
         yield _key(job)
     if job.hold_until and job.hold_until > now:
@@ -126,12 +130,12 @@ def _workers(job: Job, now: datetime) -> Iterator[Cause]:
         yield Cause(text % {"n": used}, _("Start more workers, or raise CONCURRENCY."))
 
 
-AHEAD = """
+AHEAD = f"""
 SELECT count(*) FROM (
-    (SELECT FROM jobqueue_job WHERE state = 'READY' AND queue = %(queue)s
+    (SELECT FROM jobqueue_job WHERE {CLAIMABLE} AND queue = %(queue)s
         AND priority > %(priority)s ORDER BY priority DESC, run_at, id LIMIT %(limit)s)
     UNION ALL
-    (SELECT FROM jobqueue_job WHERE state = 'READY' AND queue = %(queue)s
+    (SELECT FROM jobqueue_job WHERE {CLAIMABLE} AND queue = %(queue)s
         AND priority = %(priority)s AND (run_at, id) < (%(run_at)s, %(id)s)
         ORDER BY priority DESC, run_at, id LIMIT %(limit)s)
 ) t

@@ -9,6 +9,7 @@ from django.urls import reverse
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue.states import FINAL, State
+from jobqueue.versions import UNDERSTANDS
 
 STATE_LABELS = {
     State.SCHEDULED: _("Scheduled"),
@@ -44,6 +45,9 @@ _HOLDER_UNSET = Q(
     claimed_at__isnull=True,
     not_ending_since__isnull=True,
 )
+# As in `jobqueue.versions`, for the indexes.
+_NEWER = Q(needs__gt=UNDERSTANDS)
+_CLAIM_ORDER = (F("queue"), F("priority").desc(), F("run_at"), F("id"))
 
 
 class Job(models.Model):
@@ -84,6 +88,10 @@ class Job(models.Model):
     interruptions = models.IntegerField(default=0, db_default=0)
     snoozes = models.IntegerField(default=0, db_default=0)
     last_error = models.TextField(_("last error"), default="", db_default="")
+    # What a worker must understand to touch the row: see `jobqueue.versions`.
+    needs = models.SmallIntegerField(default=0, db_default=0)
+    # Its last two attempts were lost with their process.
+    suspect = models.BooleanField(default=False, db_default=False)
 
     unique_key = models.TextField(null=True, blank=True)  # noqa: DJ001  (NULL never conflicts)
     idempotency_key = models.TextField(null=True, blank=True)  # noqa: DJ001
@@ -148,15 +156,31 @@ class Job(models.Model):
         ]
         indexes = [
             models.Index(
-                F("queue"),
+                *_CLAIM_ORDER,
+                name="jobqueue_job_claimable",
+                condition=Q(state=State.READY, suspect=False, needs__lte=UNDERSTANDS),
+            ),
+            models.Index(
+                *_CLAIM_ORDER,
+                name="jobqueue_job_ready_apart",
+                condition=Q(state=State.READY) & (Q(suspect=True) | _NEWER),
+            ),
+            models.Index(
                 F("priority").desc(),
                 F("run_at"),
                 F("id"),
-                name="jobqueue_job_ready",
-                condition=Q(state=State.READY),
+                name="jobqueue_job_suspect",
+                condition=Q(state=State.READY, suspect=True, needs__lte=UNDERSTANDS),
             ),
             models.Index(
-                fields=["run_at"], name="jobqueue_job_scheduled", condition=Q(state=State.SCHEDULED)
+                fields=["run_at"],
+                name="jobqueue_job_timed",
+                condition=Q(state=State.SCHEDULED, parked_at__isnull=True, needs__lte=UNDERSTANDS),
+            ),
+            models.Index(
+                fields=["run_at"],
+                name="jobqueue_job_later_apart",
+                condition=Q(state=State.SCHEDULED) & (Q(parked_at__isnull=False) | _NEWER),
             ),
             models.Index(
                 fields=["worker"], name="jobqueue_job_running", condition=Q(state=State.RUNNING)

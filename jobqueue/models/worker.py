@@ -22,6 +22,9 @@ class Worker(models.Model):
     boot_id = models.TextField(default="", db_default="")
     supervisor = models.TextField(default="", db_default="")
     version = models.TextField(default="", db_default="")
+    # The highest `Job.needs` that its code can deal with.
+    understands = models.SmallIntegerField(default=0, db_default=0)
+    may_lead = models.BooleanField(default=True, db_default=True)
     queues = models.JSONField(_("queues"), default=list, db_default=[])
     concurrency = models.IntegerField(_("concurrency"), default=0, db_default=0)
     phase = models.CharField(

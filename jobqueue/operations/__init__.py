@@ -3,6 +3,7 @@
 from jobqueue.operations.jobs import (
     ASKED,
     HELD,
+    LATER,
     MISSING,
     NEWER,
     SAME,
@@ -25,6 +26,7 @@ from jobqueue.operations.verbs import BulkVerb
 __all__ = [
     "ASKED",
     "HELD",
+    "LATER",
     "MISSING",
     "NEWER",
     "SAME",

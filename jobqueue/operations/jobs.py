@@ -42,7 +42,8 @@ MISSING = "MISSING"  # no such job: never there, or pruned
 ASKED = "ASKED"  # a cancel was asked for already
 HELD = "HELD"  # its old process may still be running it
 SAME = "SAME"  # it is so already
-NEWER = "NEWER"  # it ended again after the moment that the caller looked at
+LATER = "LATER"  # it ended again after the moment that the caller looked at
+NEWER = "NEWER"  # this code does not understand all that it needs: see `jobqueue.versions`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

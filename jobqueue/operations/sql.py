@@ -5,9 +5,11 @@ each row that is there: id, the state before, whether it changed, queue, worker,
 """
 # ruff: noqa: S608  (constants joined to constants; every value is a parameter)
 
-LOCKED = """
+from jobqueue.versions import NEWER, OURS
+
+LOCKED = f"""
 WITH locked AS MATERIALIZED (
-    SELECT id, state, queue, priority, worker, hold_until FROM jobqueue_job
+    SELECT id, state, queue, priority, worker, hold_until, {NEWER} AS newer FROM jobqueue_job
     WHERE id = ANY(%(ids)s::bigint[])
     ORDER BY id
     FOR NO KEY UPDATE
@@ -19,8 +21,9 @@ TAIL = """, event AS (
         trim(concat_ws(' ', note, %(note)s::text))
     FROM changed
 )
-SELECT a.id, a.state, c.id IS NOT NULL, COALESCE(c.queue, a.queue), a.worker, a.why
-FROM answer a LEFT JOIN changed c ON c.id = a.id
+SELECT a.id, a.state, c.id IS NOT NULL, COALESCE(c.queue, a.queue), a.worker,
+    CASE WHEN l.newer THEN 'NEWER' ELSE a.why END
+FROM answer a JOIN locked l ON l.id = a.id LEFT JOIN changed c ON c.id = a.id
 """
 
 # A running job keeps its state: its worker, or whoever ends the attempt, acts on the request.
@@ -39,7 +42,7 @@ CANCEL = (
         cancel_requested_by = %(by)s,
         cancel_reason = %(note)s
     FROM locked l
-    WHERE j.id = ANY(%(ids)s::bigint[]) AND j.id = l.id
+    WHERE j.id = ANY(%(ids)s::bigint[]) AND j.id = l.id AND NOT l.newer
       AND (j.state IN ('SCHEDULED', 'READY', 'BLOCKED')
         OR j.state = 'RUNNING' AND j.cancel_requested_at IS NULL)
     RETURNING j.id, j.queue, NULL AS note
@@ -54,16 +57,16 @@ RETRY = (
     SELECT id, state, queue, worker, CASE
         WHEN state NOT IN ('DEAD', 'CANCELLED') THEN state
         WHEN hold_until > clock_timestamp() THEN 'HELD'
-        ELSE 'NEWER' END AS why
+        ELSE 'LATER' END AS why
     FROM locked
 ), changed AS (
     UPDATE jobqueue_job j SET
-        state = 'READY', reason = '', failures = 0, interruptions = 0, snoozes = 0,
+        state = 'READY', reason = '', failures = 0, interruptions = 0, snoozes = 0, suspect = false,
         run_at = clock_timestamp(), expires_at = NULL, hold_until = NULL, parked_at = NULL,
         finished_at = NULL, result = NULL, progress = NULL,
         cancel_requested_at = NULL, cancel_requested_by = '', cancel_reason = ''
     FROM locked l
-    WHERE j.id = ANY(%(ids)s::bigint[]) AND j.id = l.id
+    WHERE j.id = ANY(%(ids)s::bigint[]) AND j.id = l.id AND NOT l.newer
       AND j.state IN ('DEAD', 'CANCELLED')
       AND (j.hold_until IS NULL OR j.hold_until <= clock_timestamp())
       AND (%(as_of)s::timestamptz IS NULL OR j.finished_at <= %(as_of)s)
@@ -81,7 +84,7 @@ RUN_NOW = (
 ), changed AS (
     UPDATE jobqueue_job j SET state = 'READY', run_at = clock_timestamp(), hold_until = NULL
     FROM locked l
-    WHERE j.id = ANY(%(ids)s::bigint[]) AND j.id = l.id
+    WHERE j.id = ANY(%(ids)s::bigint[]) AND j.id = l.id AND NOT l.newer
       AND j.state = 'SCHEDULED'
       AND (j.hold_until IS NULL OR j.hold_until <= clock_timestamp())
     RETURNING j.id, j.queue, NULL AS note
@@ -98,7 +101,7 @@ REPRIORITISE = (
 ), changed AS (
     UPDATE jobqueue_job j SET priority = %(priority)s
     FROM locked l
-    WHERE j.id = ANY(%(ids)s::bigint[]) AND j.id = l.id
+    WHERE j.id = ANY(%(ids)s::bigint[]) AND j.id = l.id AND NOT l.newer
       AND j.state IN ('SCHEDULED', 'READY', 'BLOCKED') AND j.priority <> %(priority)s
     RETURNING j.id, j.queue, format('%%s to %%s', l.priority, j.priority) AS note
 )"""
@@ -114,7 +117,7 @@ MOVE = (
 ), changed AS (
     UPDATE jobqueue_job j SET queue = %(queue)s
     FROM locked l
-    WHERE j.id = ANY(%(ids)s::bigint[]) AND j.id = l.id
+    WHERE j.id = ANY(%(ids)s::bigint[]) AND j.id = l.id AND NOT l.newer
       AND j.state IN ('SCHEDULED', 'READY', 'BLOCKED') AND j.queue <> %(queue)s
     RETURNING j.id, j.queue, format('%%s to %%s', l.queue, j.queue) AS note
 )"""
@@ -127,7 +130,7 @@ DELETE = (
     SELECT id, state, queue, worker, state AS why FROM locked
 ), changed AS (
     DELETE FROM jobqueue_job j USING locked l
-    WHERE j.id = ANY(%(ids)s::bigint[]) AND j.id = l.id
+    WHERE j.id = ANY(%(ids)s::bigint[]) AND j.id = l.id AND NOT l.newer
       AND j.state IN ('SUCCEEDED', 'DEAD', 'CANCELLED')
     RETURNING j.id, j.queue, format('%%s, %%s', j.task, j.state) AS note
 ), history AS (
@@ -137,11 +140,11 @@ DELETE = (
 )
 
 # By an array of ids, like every statement on rows picked before: see store/claims.py.
-PRUNE = """
+PRUNE = f"""
 WITH old AS MATERIALIZED (
     SELECT ARRAY(
         SELECT id FROM jobqueue_job
-        WHERE state = %(state)s AND state IN ('SUCCEEDED', 'DEAD', 'CANCELLED')
+        WHERE state = %(state)s AND state IN ('SUCCEEDED', 'DEAD', 'CANCELLED') AND {OURS}
           AND finished_at < clock_timestamp() - %(age)s * interval '1 second'
         ORDER BY finished_at LIMIT %(limit)s
         FOR UPDATE SKIP LOCKED

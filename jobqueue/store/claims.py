@@ -10,6 +10,7 @@ from psycopg import AsyncConnection
 from psycopg.rows import scalar_row, tuple_row
 
 from jobqueue.store.values import read_json, uuids
+from jobqueue.versions import CLAIMABLE
 
 Connection = AsyncConnection[Any]
 
@@ -57,17 +58,17 @@ class Key(NamedTuple):
 # The opening of a statement that takes the first ready rows. The ids are picked as an array: a join
 # with the picked rows turns into a sequential scan under a generic plan. One queue per statement: a
 # list of queues loses the index's order.
-FIRST = """\
+FIRST = f"""\
 picked AS MATERIALIZED (
     SELECT ARRAY(
         SELECT id FROM jobqueue_job
-        WHERE state = 'READY' AND queue = %(queue)s
+        WHERE {CLAIMABLE} AND queue = %(queue)s
           AND (expires_at IS NULL OR expires_at > now())
           AND NOT EXISTS (
               SELECT FROM jobqueue_queue WHERE name = %(queue)s AND paused_at IS NOT NULL
-          ){skip}
+          ){{skip}}
         ORDER BY priority DESC, run_at, id
-        LIMIT {limit}
+        LIMIT {{limit}}
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS ids
 )
@@ -75,13 +76,13 @@ picked AS MATERIALIZED (
 
 # The same after a key, without reading what comes before it: first the rest of its
 # priority, then the lower ones. A single row comparison won't work: priority sorts descending.
-ONWARD = """\
+ONWARD = f"""\
 picked AS MATERIALIZED (
     SELECT ARRAY(
         SELECT id FROM (
             SELECT id FROM (
                 SELECT id FROM jobqueue_job
-                WHERE state = 'READY' AND queue = %(queue)s
+                WHERE {CLAIMABLE} AND queue = %(queue)s
                   AND priority = %(priority)s::smallint AND (run_at, id) > (%(run_at)s, %(id)s)
                   AND (expires_at IS NULL OR expires_at > now())
                 ORDER BY run_at, id
@@ -91,7 +92,7 @@ picked AS MATERIALIZED (
             UNION ALL
             SELECT id FROM (
                 SELECT id FROM jobqueue_job
-                WHERE state = 'READY' AND queue = %(queue)s AND priority < %(priority)s::smallint
+                WHERE {CLAIMABLE} AND queue = %(queue)s AND priority < %(priority)s::smallint
                   AND (expires_at IS NULL OR expires_at > now())
                 ORDER BY priority DESC, run_at, id
                 LIMIT %(limit)s
@@ -101,7 +102,7 @@ picked AS MATERIALIZED (
         WHERE NOT EXISTS (
             SELECT FROM jobqueue_queue WHERE name = %(queue)s AND paused_at IS NOT NULL
         )
-        LIMIT {limit}
+        LIMIT {{limit}}
     ) AS ids
 )
 """
@@ -169,9 +170,9 @@ async def claim_around(
     return as_claims(await cursor.fetchall(), tokens)
 
 
-READY = """
+READY = f"""
 SELECT id FROM jobqueue_job
-WHERE state = 'READY' AND queue = %(queue)s AND id <> ALL(%(skip)s::bigint[])
+WHERE {CLAIMABLE} AND queue = %(queue)s AND id <> ALL(%(skip)s::bigint[])
 ORDER BY priority DESC, run_at, id
 LIMIT %(limit)s
 """
@@ -184,11 +185,11 @@ async def ready(connection: Connection, queue: str, limit: int, skip: Collection
     return await cursor.fetchall()
 
 
-ONLY = """\
+ONLY = f"""\
 picked AS MATERIALIZED (
     SELECT ARRAY(
         SELECT id FROM jobqueue_job
-        WHERE id = %(only)s AND state = 'READY' AND queue = %(queue)s
+        WHERE id = %(only)s AND {CLAIMABLE} AND queue = %(queue)s
           AND (expires_at IS NULL OR expires_at > now())
           AND NOT EXISTS (
               SELECT FROM jobqueue_queue WHERE name = %(queue)s AND paused_at IS NOT NULL

@@ -14,14 +14,16 @@ from psycopg.rows import args_row, tuple_row
 
 from jobqueue.states import Outcome
 from jobqueue.store.values import array
+from jobqueue.versions import NEWER
 
 Connection = AsyncConnection[Any]
 
 # One statement for every way out of RUNNING by its holder. `outcome` is null when the handler
 # never started (returned, parked); then nothing is counted and no history is written.
 # The next state is decided here, from the locked row (a snapshot could miss a cancel request), so
-# that concurrent writers cannot disagree.
-FINISH = """
+# that concurrent writers cannot disagree. A job that has become newer than this code is not sent
+# back to wait by it: its lease lapses, and code that understands it reclaims it.
+FINISH = f"""
 WITH input AS (
     SELECT * FROM json_to_recordset(%(input)s::json) AS t(
         id bigint, token uuid, outcome text, final boolean, delay double precision,
@@ -29,13 +31,13 @@ WITH input AS (
         result json, progress json)
 ), locked AS MATERIALIZED (
     SELECT j.id, j.lease_token, j.claimed_at, j.attempts, j.failures, j.max_attempts,
-        j.expires_at, j.cancel_requested_at
+        j.expires_at, j.cancel_requested_at, {NEWER} AS newer
     FROM jobqueue_job j
     WHERE j.id = ANY(%(ids)s::bigint[]) AND j.lease_token = ANY(%(tokens)s::uuid[])
     ORDER BY j.id
     FOR NO KEY UPDATE SKIP LOCKED
 ), verdict AS MATERIALIZED (
-    SELECT t.*, clock_timestamp() AS at, j.claimed_at, j.attempts,
+    SELECT * FROM (SELECT t.*, j.newer, clock_timestamp() AS at, j.claimed_at, j.attempts,
         t.outcome IN ('FAILED', 'TIMED_OUT') AS counted,
         CASE
             WHEN t.outcome = 'SUCCEEDED' THEN 'SUCCEEDED'
@@ -49,7 +51,8 @@ WITH input AS (
             ELSE 'READY'
         END AS state
     FROM input t
-    JOIN locked j ON j.id = t.id AND j.lease_token = t.token
+    JOIN locked j ON j.id = t.id AND j.lease_token = t.token) d
+    WHERE NOT newer OR state IN ('SUCCEEDED', 'DEAD', 'CANCELLED')
 ), written AS (
     UPDATE jobqueue_job j SET
         state = v.state,
@@ -99,7 +102,9 @@ SELECT t.token, w.state, w.queue, w.attempts,
     w.token IS NULL AND EXISTS (
         SELECT FROM jobqueue_job j
         WHERE j.id = ANY(%(ids)s::bigint[]) AND j.id = t.id AND j.lease_token = t.token
-    ) AS busy
+    ) AS busy, w.token IS NULL AND EXISTS (
+        SELECT FROM locked m WHERE m.lease_token = t.token AND m.newer
+    ) AS newer
 FROM input t LEFT JOIN written w ON w.token = t.token
 """
 
@@ -144,17 +149,19 @@ class Ending(NamedTuple):
 
 
 class Written(NamedTuple):
-    """The answer to one ending: the job's new state; or busy; or neither, which is a refusal."""
+    """The answer to one ending: the job's new state; or newer, or busy; or none of these, which is a
+    refusal."""
 
     token: UUID
     state: str | None
     queue: str | None
     attempts: int | None
-    busy: bool
+    busy: bool  # somebody else has locked the row
+    newer: bool = False  # this code may not send the job back to wait
 
     @property
     def refused(self) -> bool:
-        return self.state is None and not self.busy
+        return self.state is None and not (self.busy or self.newer)
 
 
 def finish_parameters(worker: UUID, endings: Sequence[Ending]) -> Mapping[str, Any]:

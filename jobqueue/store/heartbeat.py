@@ -11,6 +11,8 @@ from uuid import UUID
 from psycopg import AsyncConnection
 from psycopg.rows import tuple_row
 
+from jobqueue.versions import TIMED
+
 
 @dataclass(frozen=True, slots=True)
 class Beat:
@@ -29,7 +31,7 @@ class Beat:
 # Never waits for a row lock, not even on the worker's own row: a lock held by an operator's session
 # must not delay the renewals.
 # The lease columns stand in no index, so a renewal is a heap-only update.
-BEAT = """
+BEAT = f"""
 WITH input AS (
     SELECT * FROM json_to_recordset(%(held)s::json)
         AS t(id bigint, token uuid, not_ending double precision)
@@ -78,7 +80,7 @@ SELECT
     ) AS silent,
     EXISTS (
         SELECT FROM jobqueue_job
-        WHERE state = 'SCHEDULED' AND run_at <= now() - interval '1 second'
+        WHERE {TIMED} AND run_at <= now() - interval '1 second'
           AND (hold_until IS NULL OR hold_until <= now())
     ) AS overdue
 """

@@ -10,28 +10,33 @@ from uuid import UUID
 from psycopg import AsyncConnection
 from psycopg.rows import class_row
 
+from jobqueue.versions import CLAIMABLE, NEWER, OURS, READY_APART, SCHEDULED_APART, SUSPECT, TIMED
+
 Connection = AsyncConnection[Any]
 
-# Parked jobs and those of paused queues are counted apart: this run cannot end them.
-# Order and LIMIT make each question a probe of the claim's index. BLOCKED rows
+# Parked jobs, those of paused queues and those for newer code are counted apart: this run cannot
+# end them. Order and LIMIT make each question a probe of the claim's index. BLOCKED rows
 # do not occur yet; counting them will need an index of their own.
 # For '*' the names are found: all that are ready, and those of what runs or falls due first.
-LEFT = """
+LEFT = f"""
 WITH RECURSIVE ready(name) AS (
-    (SELECT queue FROM jobqueue_job WHERE state = 'READY' AND '*' = ANY(%(queues)s::text[])
+    (SELECT queue FROM jobqueue_job WHERE {CLAIMABLE} AND '*' = ANY(%(queues)s::text[])
      ORDER BY queue LIMIT 1)
     UNION ALL
-    SELECT (SELECT queue FROM jobqueue_job WHERE state = 'READY' AND queue > r.name
+    SELECT (SELECT queue FROM jobqueue_job WHERE {CLAIMABLE} AND queue > r.name
             ORDER BY queue LIMIT 1)
     FROM ready r WHERE r.name IS NOT NULL
 ), further AS MATERIALIZED (
     SELECT name FROM ready WHERE name IS NOT NULL
     UNION SELECT name FROM jobqueue_queue WHERE '*' = ANY(%(queues)s::text[])
     UNION (SELECT queue FROM jobqueue_job
+        WHERE {SUSPECT} AND '*' = ANY(%(queues)s::text[])
+        ORDER BY priority DESC, run_at, id LIMIT 1000)
+    UNION (SELECT queue FROM jobqueue_job
         WHERE state = 'RUNNING' AND '*' = ANY(%(queues)s::text[])
         ORDER BY worker LIMIT 1000)
     UNION (SELECT queue FROM jobqueue_job
-        WHERE state = 'SCHEDULED' AND '*' = ANY(%(queues)s::text[])
+        WHERE {TIMED} AND '*' = ANY(%(queues)s::text[])
           AND ('-' || queue) <> ALL(%(queues)s::text[])
         ORDER BY run_at LIMIT 1000)
 ), served AS MATERIALIZED (
@@ -46,29 +51,34 @@ WITH RECURSIVE ready(name) AS (
 SELECT
     EXISTS (
         SELECT FROM served s WHERE NOT s.paused AND (
-            SELECT true FROM jobqueue_job j
-            WHERE j.state = 'READY' AND j.queue = s.name AND j.parked_at IS NULL
-            ORDER BY j.priority DESC, j.run_at, j.id LIMIT 1)
+            (SELECT true FROM jobqueue_job
+                WHERE {CLAIMABLE} AND queue = s.name AND parked_at IS NULL
+                ORDER BY priority DESC, run_at, id LIMIT 1)
+            OR EXISTS (SELECT FROM jobqueue_job WHERE {SUSPECT} AND queue = s.name))
     ) AS waiting,
     EXISTS (
         SELECT FROM served s JOIN jobqueue_job j ON j.queue = s.name WHERE j.state = 'RUNNING'
     ) AS running,
     EXISTS (
-        SELECT FROM served s JOIN jobqueue_job j ON j.queue = s.name
-        WHERE j.state = 'SCHEDULED' AND NOT s.paused AND j.parked_at IS NULL
+        SELECT FROM served s JOIN jobqueue_job j ON queue = s.name
+        WHERE {TIMED} AND NOT s.paused
           AND (%(horizon)s::double precision IS NULL
-               OR GREATEST(j.run_at, j.hold_until)
-                  <= now() + %(horizon)s * interval '1 second')
+               OR GREATEST(run_at, hold_until) <= now() + %(horizon)s * interval '1 second')
     ) AS scheduled,
-    (SELECT count(*) FROM served s JOIN jobqueue_job j ON j.queue = s.name
-        WHERE j.state = 'SCHEDULED' AND j.parked_at IS NOT NULL) AS parked,
+    (SELECT count(*) FROM served s JOIN jobqueue_job j ON queue = s.name
+        WHERE {SCHEDULED_APART} AND {OURS}) AS parked,
+    (SELECT count(*) FROM served s JOIN jobqueue_job j ON queue = s.name
+        WHERE {SCHEDULED_APART} AND {NEWER})
+    + (SELECT count(*) FROM served s JOIN jobqueue_job j ON queue = s.name
+        WHERE {READY_APART} AND {NEWER}) AS newer,
     ARRAY(
         SELECT s.name FROM served s WHERE s.paused AND (
-            (SELECT true FROM jobqueue_job j
-                WHERE j.state = 'READY' AND j.queue = s.name
-                ORDER BY j.priority DESC, j.run_at, j.id LIMIT 1)
-            OR EXISTS (SELECT FROM jobqueue_job j
-                WHERE j.state = 'SCHEDULED' AND j.queue = s.name))
+            (SELECT true FROM jobqueue_job
+                WHERE {CLAIMABLE} AND queue = s.name
+                ORDER BY priority DESC, run_at, id LIMIT 1)
+            OR EXISTS (SELECT FROM jobqueue_job WHERE {SUSPECT} AND queue = s.name)
+            OR EXISTS (SELECT FROM jobqueue_job WHERE {TIMED} AND queue = s.name)
+            OR EXISTS (SELECT FROM jobqueue_job WHERE {SCHEDULED_APART} AND queue = s.name))
         ORDER BY s.name
     ) AS paused,
     (SELECT count(*) FROM jobqueue_job j
@@ -89,6 +99,7 @@ class Left:
     running: bool
     scheduled: bool
     parked: int
+    newer: int  # for code that understands more
     paused: list[str]  # queues that have waiting jobs and are paused
     died: int
     schedules: int

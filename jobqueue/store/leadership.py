@@ -8,17 +8,26 @@ from uuid import UUID
 from psycopg import AsyncConnection
 from psycopg.rows import scalar_row
 
+from jobqueue.versions import UNDERSTANDS
+
 Connection = AsyncConnection[Any]
+
+# A worker w that could lead and understands jobs that this code does not.
+NEWER_WORKER = f"""\
+w.understands > {UNDERSTANDS} AND w.may_lead AND w.phase = 'RUNNING' AND w.died_at IS NULL
+        AND w.last_seen_at > clock_timestamp() - %(alive)s * interval '1 second'"""
 
 # Concurrent candidates queue on the row; the second one finds a holder and changes nothing.
 # A worker's own unexpired row is taken too, under a new term: a win whose answer never arrived.
 # A process that was certified dead never leads again, even when its statement arrives late.
-ELECT = """
+ELECT = f"""
 INSERT INTO jobqueue_leaderlease AS l (name, holder, term, acquired_at, expires_at)
 SELECT 'maintenance', %(worker)s::uuid, 1, clock_timestamp(),
     clock_timestamp() + %(lease)s * interval '1 second'
 WHERE NOT EXISTS (
     SELECT FROM jobqueue_worker WHERE id = %(worker)s AND died_at IS NOT NULL
+) AND NOT (
+    %(yields)s AND EXISTS (SELECT FROM jobqueue_worker w WHERE {NEWER_WORKER})
 )
 ON CONFLICT (name) DO UPDATE SET
     holder = EXCLUDED.holder,
@@ -33,10 +42,22 @@ RETURNING term
 """
 
 
-async def elect(connection: Connection, worker: UUID, lease: float) -> int | None:
-    """Take the lead if nobody has it, for `lease` seconds; return the new term, or None."""
+async def elect(
+    connection: Connection,
+    worker: UUID,
+    lease: float,
+    *,
+    yields: bool = False,
+    alive: float = 30.0,
+) -> int | None:
+    """Take the lead if nobody has it, for `lease` seconds; return the new term, or None.
+
+    `yields`: not while a newer worker lives, one that was seen within `alive` seconds.
+    """
     cursor = connection.cursor(row_factory=scalar_row)
-    await cursor.execute(ELECT, {"worker": worker, "lease": lease})
+    await cursor.execute(
+        ELECT, {"worker": worker, "lease": lease, "yields": yields, "alive": alive}
+    )
     term: int | None = await cursor.fetchone()
     return term
 

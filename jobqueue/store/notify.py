@@ -11,7 +11,7 @@ from jobqueue.notifications import CHANNEL, Message, encode
 
 NOTIFY = f"""
 SELECT pg_notify('{CHANNEL}', payload) FROM unnest(%(payloads)s::text[]) AS payload
-"""  # noqa: S608  (a constant)
+"""
 
 
 PROVE = "SELECT pg_notify(%(channel)s, %(proof)s)"

@@ -9,16 +9,19 @@ from typing import Any
 from psycopg import AsyncConnection
 from psycopg.rows import scalar_row, tuple_row
 
+from jobqueue.versions import TIMED
+
 Connection = AsyncConnection[Any]
 
+# Time alone brings back none that is parked, or that this code does not understand.
+_DUE = f"{TIMED} AND run_at <= now() AND (hold_until IS NULL OR hold_until <= now())"
+
 # Rows being promoted or cancelled by others are skipped, never waited for.
-PROMOTE = """
+PROMOTE = f"""
 WITH due AS MATERIALIZED (
     SELECT ARRAY(
         SELECT id FROM jobqueue_job
-        WHERE state = 'SCHEDULED' AND run_at <= now()
-          AND (hold_until IS NULL OR hold_until <= now())
-          AND id <> ALL(%(skip)s::bigint[])
+        WHERE {_DUE} AND id <> ALL(%(skip)s::bigint[])
         ORDER BY run_at
         LIMIT %(limit)s
         FOR NO KEY UPDATE SKIP LOCKED
@@ -38,10 +41,9 @@ async def promote(connection: Connection, limit: int, skip: Collection[int] = ()
     return await cursor.fetchall()
 
 
-DUE = """
+DUE = f"""
 SELECT id FROM jobqueue_job
-WHERE state = 'SCHEDULED' AND run_at <= now() AND (hold_until IS NULL OR hold_until <= now())
-  AND id <> ALL(%(skip)s::bigint[])
+WHERE {_DUE} AND id <> ALL(%(skip)s::bigint[])
 ORDER BY run_at
 LIMIT %(limit)s
 """
@@ -54,11 +56,10 @@ async def due(connection: Connection, limit: int, skip: Collection[int] = ()) ->
     return await cursor.fetchall()
 
 
-PROMOTE_ONE = """
+PROMOTE_ONE = f"""
 WITH due AS MATERIALIZED (
     SELECT id FROM jobqueue_job
-    WHERE id = %(id)s AND state = 'SCHEDULED' AND run_at <= now()
-      AND (hold_until IS NULL OR hold_until <= now())
+    WHERE id = %(id)s AND {_DUE}
     FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE jobqueue_job SET state = 'READY', hold_until = NULL
@@ -75,10 +76,10 @@ async def promote_one(connection: Connection, job: int) -> list[str]:
 
 
 # A held row's moment is the end of its hold; there are few of them, right at the index's start.
-NEXT_DUE = """
+NEXT_DUE = f"""
 SELECT EXTRACT(EPOCH FROM min(GREATEST(run_at, hold_until)) - clock_timestamp())::double precision
 FROM (
-    SELECT run_at, hold_until FROM jobqueue_job WHERE state = 'SCHEDULED' ORDER BY run_at LIMIT 100
+    SELECT run_at, hold_until FROM jobqueue_job WHERE {TIMED} ORDER BY run_at LIMIT 100
 ) AS earliest
 """
 

@@ -7,12 +7,14 @@ from typing import Any
 from psycopg import AsyncConnection
 from psycopg.rows import tuple_row
 
+from jobqueue.versions import CLAIMABLE
+
 # From one name to the next by the claim's index: a probe a queue, whatever the queues hold.
-READY_QUEUES = """
+READY_QUEUES = f"""
 WITH RECURSIVE ready(name) AS (
-    (SELECT queue FROM jobqueue_job WHERE state = 'READY' ORDER BY queue LIMIT 1)
+    (SELECT queue FROM jobqueue_job WHERE {CLAIMABLE} ORDER BY queue LIMIT 1)
     UNION ALL
-    SELECT (SELECT queue FROM jobqueue_job WHERE state = 'READY' AND queue > r.name
+    SELECT (SELECT queue FROM jobqueue_job WHERE {CLAIMABLE} AND queue > r.name
             ORDER BY queue LIMIT 1)
     FROM ready r WHERE r.name IS NOT NULL
 )

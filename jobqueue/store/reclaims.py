@@ -12,6 +12,7 @@ from psycopg import AsyncConnection
 from psycopg.rows import class_row
 
 from jobqueue.store.batches import Swept
+from jobqueue.versions import OURS
 
 Connection = AsyncConnection[Any]
 
@@ -28,10 +29,10 @@ class Lapsed:
 
 
 # `skip` names rows that the database refused to change; they must not block the others.
-LAPSED = """
+LAPSED = f"""
 SELECT j.id, j.lease_token AS token, j.task, j.options::text AS options, j.failures
 FROM jobqueue_job j
-WHERE j.state = 'RUNNING' AND j.id <> ALL(%(skip)s::bigint[])
+WHERE j.state = 'RUNNING' AND {OURS} AND j.id <> ALL(%(skip)s::bigint[])
   AND (j.lease_expires_at <= now()
        OR EXISTS (SELECT FROM jobqueue_worker w WHERE w.id = j.worker AND w.died_at IS NOT NULL))
 ORDER BY j.worker
@@ -49,7 +50,7 @@ async def lapsed(connection: Connection, limit: int, skip: Collection[int] = ())
 
 # The condition is checked again on the locked row: a renewal may have come in between, and a
 # claim sent by a dead process may have executed after its death was certified.
-RECLAIM = """
+RECLAIM = f"""
 WITH input AS (
     SELECT * FROM json_to_recordset(%(input)s::json)
         AS t(id bigint, token uuid, delay double precision)
@@ -57,7 +58,7 @@ WITH input AS (
     SELECT j.id, j.lease_token, j.worker, j.claimed_at, j.attempts, j.failures, j.max_attempts,
         j.expires_at, j.cancel_requested_at, j.lease_expires_at <= now() AS lapsed
     FROM jobqueue_job j
-    WHERE j.id = ANY(%(ids)s::bigint[]) AND j.lease_token = ANY(%(tokens)s::uuid[])
+    WHERE j.id = ANY(%(ids)s::bigint[]) AND j.lease_token = ANY(%(tokens)s::uuid[]) AND {OURS}
       AND (j.lease_expires_at <= now()
            OR EXISTS (SELECT FROM jobqueue_worker w
                WHERE w.id = j.worker AND w.died_at IS NOT NULL))

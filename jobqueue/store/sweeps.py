@@ -13,21 +13,22 @@ from psycopg import AsyncConnection
 from psycopg.rows import class_row, scalar_row
 
 from jobqueue.store.batches import Swept
+from jobqueue.versions import OURS
 
 Connection = AsyncConnection[Any]
 
-EXPIRABLE = """
+EXPIRABLE = f"""
 WITH expired AS MATERIALIZED (
     SELECT id FROM jobqueue_job
     WHERE expires_at IS NOT NULL AND state IN ('SCHEDULED', 'READY', 'BLOCKED')
-      AND expires_at <= now() AND id <> ALL(%(skip)s::bigint[])
+      AND expires_at <= now() AND {OURS} AND id <> ALL(%(skip)s::bigint[])
     ORDER BY expires_at LIMIT %(limit)s
     FOR NO KEY UPDATE SKIP LOCKED
 ), parked AS MATERIALIZED (
     SELECT id FROM jobqueue_job
     WHERE parked_at IS NOT NULL AND state = 'SCHEDULED'
       AND parked_at <= now() - %(unknown)s * interval '1 second'
-      AND id <> ALL(%(skip)s::bigint[])
+      AND {OURS} AND id <> ALL(%(skip)s::bigint[])
     ORDER BY parked_at LIMIT %(limit)s
     FOR NO KEY UPDATE SKIP LOCKED
 )
@@ -44,11 +45,11 @@ async def expirable(
     return await cursor.fetchall()
 
 
-EXPIRE = """
+EXPIRE = f"""
 WITH locked AS MATERIALIZED (
     SELECT id, COALESCE(expires_at <= now(), false) AS expired
     FROM jobqueue_job
-    WHERE id = ANY(%(ids)s::bigint[])
+    WHERE id = ANY(%(ids)s::bigint[]) AND {OURS}
       AND (state IN ('SCHEDULED', 'READY', 'BLOCKED') AND expires_at <= now()
            OR state = 'SCHEDULED' AND parked_at <= now() - %(unknown)s * interval '1 second')
     ORDER BY id
@@ -82,11 +83,11 @@ async def expire(
 
 
 # The list of final states is what lets a prepared plan use the partial index.
-PRUNABLE = """
+PRUNABLE = f"""
 SELECT id FROM jobqueue_job
 WHERE state IN ('CANCELLED', 'DEAD', 'SUCCEEDED') AND state = %(state)s
   AND finished_at <= now() - %(age)s * interval '1 second'
-  AND id <> ALL(%(skip)s::bigint[])
+  AND {OURS} AND id <> ALL(%(skip)s::bigint[])
 ORDER BY finished_at
 LIMIT %(limit)s
 FOR UPDATE SKIP LOCKED
@@ -103,11 +104,11 @@ async def prunable(
     return await cursor.fetchall()
 
 
-PRUNE = """
+PRUNE = f"""
 WITH locked AS MATERIALIZED (
     SELECT ARRAY(
         SELECT id FROM jobqueue_job
-        WHERE id = ANY(%(ids)s::bigint[]) AND state = %(state)s
+        WHERE id = ANY(%(ids)s::bigint[]) AND state = %(state)s AND {OURS}
           AND finished_at <= now() - %(age)s * interval '1 second'
         ORDER BY id
         FOR UPDATE SKIP LOCKED

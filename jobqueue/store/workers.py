@@ -12,6 +12,7 @@ from psycopg import AsyncConnection, errors
 from psycopg.rows import tuple_row
 
 from jobqueue import server_rules
+from jobqueue.versions import UNDERSTANDS
 
 Connection = AsyncConnection[Any]
 
@@ -32,22 +33,28 @@ class Identity:
     version: str
     queues: Sequence[str]
     concurrency: int
+    may_lead: bool
 
 
 # A worker whose row was deleted while it was cut off registers again under the same id.
 REGISTER = """
 INSERT INTO jobqueue_worker (id, name, hostname, pid, pid_started, pid_namespace, time_namespace,
-    boot_id, supervisor, version, queues, concurrency, phase, started_at, last_seen_at)
+    boot_id, supervisor, version, understands, queues, concurrency, may_lead, phase, started_at,
+    last_seen_at)
 VALUES (%(id)s, %(name)s, %(hostname)s, %(pid)s, %(pid_started)s, %(pid_namespace)s,
-    %(time_namespace)s, %(boot_id)s, %(supervisor)s, %(version)s, %(queues)s::jsonb,
-    %(concurrency)s, 'RUNNING', clock_timestamp(), clock_timestamp())
+    %(time_namespace)s, %(boot_id)s, %(supervisor)s, %(version)s, %(understands)s,
+    %(queues)s::jsonb, %(concurrency)s, %(may_lead)s, 'RUNNING', clock_timestamp(),
+    clock_timestamp())
 ON CONFLICT (id) DO UPDATE SET last_seen_at = clock_timestamp()
 """
 
 
 async def register(connection: Connection, identity: Identity) -> None:
     """Make this process known. Required before the first claim."""
-    parameters = {**asdict(identity), "queues": json.dumps(list(identity.queues))}
+    parameters = asdict(identity) | {
+        "queues": json.dumps(list(identity.queues)),
+        "understands": UNDERSTANDS,
+    }
     await connection.execute(REGISTER, parameters)
 
 

@@ -41,5 +41,6 @@ def identity(settings: Settings, options: WorkerOptions) -> Identity:
         version=jobqueue.__version__,
         queues=list(options.queues),
         concurrency=settings.concurrency,
+        may_lead=options.lead,
         **asdict(liveness.identity()),
     )

@@ -181,6 +181,8 @@ class IdleWatch:
         left = self._latest
         if left is None:
             return IdleVerdict(idle=idle)
-        if left.parked or left.paused:
-            log.warning("idle_jobs_left", parked=left.parked, paused_queues=left.paused)
+        if left.parked or left.newer or left.paused:
+            log.warning(
+                "idle_jobs_left", parked=left.parked, newer=left.newer, paused_queues=left.paused
+            )
         return IdleVerdict(idle=idle, died=left.died, parked=left.parked, paused=tuple(left.paused))

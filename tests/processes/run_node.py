@@ -87,6 +87,7 @@ async def main() -> None:
         version="",
         queues=[],
         concurrency=0,
+        may_lead=True,
     )
     await session.call(workers.register, 10, identity)
     leader = Leader(

@@ -27,6 +27,7 @@ ELECT_SECONDS = 2.0
 RESIGN_SECONDS = 1.0
 # After a leader has resigned, so that not every worker asks in the same moment.
 HINT_JITTER_SECONDS = 0.1
+STOPPING, NEWER = "stopping", "newer jobs"  # why a term ended well
 log = get_logger()
 
 
@@ -60,11 +61,18 @@ class Leader:
             stuck_seconds=settings.leader_lease_seconds, outage_log=outage_log
         )
         self.job_steps = JobSteps(
-            self._work, worker=worker, settings=settings, wake=work.wake, on_final=on_final
+            self._work,
+            worker=worker,
+            settings=settings,
+            wake=work.wake,
+            on_final=on_final,
+            on_newer=self._on_newer,
         )
         cron_steps = CronSteps(self._work, worker=worker, settings=settings, wake=work.wake)
         work.add(*self.job_steps.steps(), *cron_steps.steps())
-        self._election_due, self._stopping, self._ended = (asyncio.Event() for _ in range(3))
+        self._election_due, self._stopping, self._ended, self._resigning = (
+            asyncio.Event() for _ in range(4)
+        )
         self._ended.set()  # until run() begins
         self._term: int | None = None
         self._trust_end, self._informed_at = 0.0, -ELECTION_SECONDS
@@ -72,6 +80,7 @@ class Leader:
             ErrorPolicy(p, self.outage_log) for p in ("elect", "lead")
         )
         self._broken = False
+        self._yields = False  # to a newer worker, for as long as one lives
         self._failed_wins = 0  # times in a row that it was elected but could not connect
         self._election_due.set()  # the first election needs no hint
 
@@ -118,8 +127,8 @@ class Leader:
 
     async def resign(self) -> None:
         """Never lead again; return once the lead is given back, or the time for it is up."""
-        self._stopping.set()
-        self._election_due.set()
+        for event in (self._stopping, self._resigning, self._election_due):
+            event.set()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ELECT_SECONDS + RESIGN_SECONDS):
                 await self._ended.wait()
@@ -159,9 +168,15 @@ class Leader:
 
     async def _elect(self) -> None:
         start, lease = loop_time(), self.settings.leader_lease_seconds
-        elect = self._session.call(leadership.elect, ELECT_SECONDS, self.worker, lease)
         try:
-            term = await elect
+            term = await self._session.call(
+                leadership.elect,
+                ELECT_SECONDS,
+                self.worker,
+                lease,
+                yields=self._yields,
+                alive=self.settings.lease_seconds,
+            )
         except Exception as error:
             await self._retry_in(self._election_policy.failed(error))
             return
@@ -195,6 +210,8 @@ class Leader:
             await self._stand_back(self.settings.leader_lease_seconds)
             return
         self._term, self._trust_end = term, trust_end
+        self._yields = False
+        self._resigning.clear()
         self.log.info("leader_elected", term=term)
         try:
             await self._serve(term)
@@ -224,7 +241,7 @@ class Leader:
         try:
             async with asyncio.timeout_at(self._trust_end) as scope, asyncio.TaskGroup() as group:
                 group.create_task(self._renew(term, scope))
-                group.create_task(self._until_stop())
+                group.create_task(self._until_resigning())
                 group.create_task(self._maintain())
         except* EndOfTermError as ended:
             why = str(ended.exceptions[0])
@@ -241,10 +258,16 @@ class Leader:
         if bug is not None:
             raise bug
 
-    async def _until_stop(self) -> None:
-        await self._stopping.wait()
+    async def _until_resigning(self) -> None:
+        await self._resigning.wait()
         self._term = None  # every exit clears the flag before its first await
-        raise EndOfTermError("stopping")
+        raise EndOfTermError(STOPPING if self._stopping.is_set() else NEWER)
+
+    def _on_newer(self) -> None:
+        """There is work on jobs that this code does not understand, and a worker lives that does:
+        it shall lead."""
+        self._yields = True
+        self._resigning.set()
 
     async def _maintain(self) -> None:
         self.job_steps.begin_term()
@@ -289,8 +312,8 @@ class Leader:
     async def _end_term(self, term: int, why: str, rest: float) -> None:
         """Give the lead back if it is still ours; the term protects a newer leader's."""
         given_back = await self._hand_back(term)
-        if why == "stopping":
-            self.log.info("leader_resigned", term=term, given_back=given_back)
+        if why in (STOPPING, NEWER):
+            self.log.info("leader_resigned", term=term, given_back=given_back, reason=why)
             return
         self.log.warning("leader_lost", term=term, reason=why, given_back=given_back)
         await self._stand_back(rest)

@@ -40,10 +40,12 @@ class JobSteps:
         settings: Settings,
         wake: Callable[[str, float], None],
         on_final: Callable[[Sequence[int]], None],
+        on_newer: Callable[[], None],
     ) -> None:
-        """`on_final` gets the ids of the jobs that ended here."""
+        """`on_final` gets the ids of the jobs that ended here. `on_newer`: there is work that only
+        newer code may do, and a worker lives that has it."""
         self.session, self.worker, self.settings = session, worker, settings
-        self.wake, self.on_final = wake, on_final
+        self.wake, self.on_final, self.on_newer = wake, on_final, on_newer
         self.actor = f"leader {worker}"
         ages = ((state, settings.retention.get(state)) for state in sorted(FINAL))
         self.retention = {str(state): age for state, age in ages if age is not None}
@@ -84,7 +86,10 @@ class JobSteps:
     async def find_work(self, limit: int) -> bool:
         """Find out which steps have work."""
         unknown = self.settings.unknown_task_seconds
-        answer = await self.session.call(due_work.find, CALL_SECONDS, unknown, self.retention)
+        alive = self.settings.lease_seconds
+        answer = await self.session.call(
+            due_work.find, CALL_SECONDS, unknown, self.retention, alive
+        )
         now = loop_time()
         self._epoch = answer.now - now
         if answer.next_due is not None:
@@ -92,6 +97,8 @@ class JobSteps:
         for name in ("reclaim", "expire", "prune"):
             if getattr(answer, name):
                 self.wake(name, now)
+        if answer.newer:
+            self.on_newer()
         return False
 
     async def promote(self, limit: int) -> bool:

@@ -183,6 +183,9 @@ class Completer:
     def _apply_answer(self, waiting: Waiting, answer: Written) -> None:
         if answer.state is not None:
             self._conclude(waiting.inflight, waiting.ending, answer.state)
+        elif answer.newer:
+            self.outcome_events.newer(waiting.inflight.claim)
+            self._leave(waiting)
         elif answer.busy:
             waiting.put_off()
         else:
@@ -263,11 +266,14 @@ class Completer:
                 self.give_up(waiting)
 
     def give_up(self, waiting: Waiting) -> None:
-        """Leave one claim to its lease."""
+        """Leave one claim to its lease, since it could not be written in time."""
+        self.outcome_events.given_up(waiting.inflight.claim)
+        self._leave(waiting)
+
+    def _leave(self, waiting: Waiting) -> None:
         self.pending.remove(waiting.inflight.token)
         if waiting in self._refused:
             self._refused.remove(waiting)
-        self.outcome_events.given_up(waiting.inflight.claim)
         self.registry.record_fate(waiting.inflight, Fate.UNRECORDED)
 
     def give_up_all(self) -> list[int]:

@@ -72,6 +72,11 @@ class OutcomeEvents:
         """Not written in time: the lease lapses, and the leader records the attempt as LOST."""
         log.error("outcome_not_recorded", job=claim.id, task=claim.task)
 
+    def newer(self, claim: Claim) -> None:
+        """Something that this code does not understand was made of the job while it ran: whether
+        it waits again is not for this worker to say."""
+        log.warning("outcome_left_to_newer", job=claim.id, task=claim.task)
+
     def unwritable(self, claim: Claim, error: Exception) -> None:
         """The database refuses to store even the failure: the lease lapses."""
         log.error("outcome_refused", job=claim.id, task=claim.task, exc_info=error)
