@@ -17,4 +17,5 @@ SUSPECT = f"state = 'READY' AND suspect AND {OURS}"
 
 # The same of what is SCHEDULED: time alone brings back the first, never the second.
 TIMED = f"state = 'SCHEDULED' AND parked_at IS NULL AND {OURS}"
+PARKED = f"state = 'SCHEDULED' AND parked_at IS NOT NULL AND {OURS}"
 SCHEDULED_APART = f"state = 'SCHEDULED' AND (parked_at IS NOT NULL OR {NEWER})"

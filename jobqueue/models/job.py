@@ -212,6 +212,15 @@ class Job(models.Model):
                 ),
             ),
             models.Index(
+                F("queue"),
+                F("task"),
+                F("priority").desc(),
+                F("run_at"),
+                F("id"),
+                name="jobqueue_job_parked_tasks",
+                condition=Q(state=State.SCHEDULED, parked_at__isnull=False, needs__lte=UNDERSTANDS),
+            ),
+            models.Index(
                 fields=["parked_at"],
                 name="jobqueue_job_parked",
                 condition=Q(parked_at__isnull=False, state=State.SCHEDULED),

@@ -47,7 +47,7 @@ WITH input AS (
             WHEN j.cancel_requested_at IS NOT NULL THEN 'CANCELLED'
             WHEN t.outcome IN ('FAILED', 'TIMED_OUT', 'SNOOZED')
                 AND j.expires_at <= clock_timestamp() + t.delay * interval '1 second' THEN 'DEAD'
-            WHEN t.hold IS NOT NULL OR t.delay > 0 THEN 'SCHEDULED'
+            WHEN t.hold IS NOT NULL OR t.delay > 0 OR t.reason = 'unknown task' THEN 'SCHEDULED'
             ELSE 'READY'
         END AS state
     FROM input t

@@ -3,6 +3,7 @@
 import asyncio
 
 from jobqueue.worker.inflight import InFlight
+from jobqueue.worker.threads.handler_thread import HandlerThreads
 
 
 class Handlers:
@@ -14,6 +15,7 @@ class Handlers:
 
     def __init__(self, registry, completer=None):
         self.registry, self.completer = registry, completer
+        self.handler_threads = HandlerThreads()
         self.started: list[InFlight] = []
         self.returned: list[InFlight] = []
 

@@ -412,14 +412,9 @@ def test_a_result_of_fifty_megabytes_is_refused(work, body):
 
 
 @pytest.mark.spec("S61")
-def test_a_parked_jobs_delay_doubles_up_to_ten_minutes():
-    waited, delays = None, []
-    for _ in range(9):
-        ending = classify.parked(claim(parked_seconds=waited), "why")
-        assert (ending.outcome, ending.reason) == (None, Reason.UNKNOWN_TASK)
-        delays.append(ending.delay)
-        waited = sum(delays)
-    assert delays == [10, 10, 20, 40, 80, 160, 320, 600, 600]
+def test_a_parked_job_waits_for_code_that_knows_it_and_not_for_a_time():
+    ending = classify.parked(claim(), "why")
+    assert (ending.outcome, ending.reason, ending.delay) == (None, Reason.UNKNOWN_TASK, 0.0)
 
 
 @pytest.mark.spec("D76", "D77")

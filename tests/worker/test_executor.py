@@ -18,7 +18,7 @@ from django.contrib.auth.models import Group
 from jobqueue import operations
 from jobqueue.models import Job
 from jobqueue.states import Reason, State
-from jobqueue.worker.outcomes import classify
+from jobqueue.worker.claiming import parked_jobs
 from tests.worker import jobs
 from tests.worker.running import attempts, sql
 
@@ -114,8 +114,9 @@ def test_a_module_that_breaks_at_its_import_parks_its_job_and_hurts_nobody(work,
 
 @pytest.mark.spec("S61")
 def test_a_parked_job_runs_when_newer_code_knows_it(work, module, monkeypatch):
-    monkeypatch.setattr(classify, "PARK_SECONDS", 0.2)
-    running = work(poll_seconds=0.2)
+    for name in ("LOOK_SECONDS", "UNKNOWN_SECONDS"):
+        monkeypatch.setattr(parked_jobs, name, 0.2)
+    running = work()
     job = enqueue("arrives.work", args=[7])
     assert parked(running, job)
     module("arrives", TASK)

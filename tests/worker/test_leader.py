@@ -19,6 +19,7 @@ import pytest_asyncio
 from jobqueue.conf import Settings
 from jobqueue.store import leadership
 from jobqueue.store.error_classes import CallTimeout
+from jobqueue.versions import UNDERSTANDS
 from jobqueue.worker.leadership.election import Leader
 from jobqueue.worker.outages import OutageLog
 from tests.events import captured
@@ -97,14 +98,44 @@ async def test_a_leader_that_leaves_is_followed_at_once_and_never_leads_again(st
     assert not first.is_leading
 
 
+@pytest.mark.parametrize("work", ["lapsed", "expired"])
+async def test_a_leader_leaves_what_it_does_not_understand_to_a_newer_worker(
+    start, connection, work
+):
+    newer = await add_worker(connection, understands=UNDERSTANDS + 1)
+    leader = start()
+    await until(lambda: leader.is_leading)
+    leader._maintenance.wake("find work", 0.0)
+    if work == "lapsed":
+        job, _ = await add_running(connection, needs=UNDERSTANDS + 1)
+    else:
+        job = await add_job(connection, needs=UNDERSTANDS + 1, expires_at=ago(1))
+    leader._maintenance.wake("find work", 0.0)
+    await until(lambda: not leader.is_leading)
+    for _ in range(3):  # it does not stand again while that one lives
+        await until(lambda: not leader._election_due.is_set())
+        leader.on_vacant()
+    assert await one(connection, HOLDER) is None
+    assert (await job_row(connection, job))["state"] in {"RUNNING", "READY"}
+    # Its lease of the role would lapse as its row grows old.
+    await connection.execute(
+        "UPDATE jobqueue_worker SET last_seen_at = now() - interval '1 h' WHERE id = %s", [newer]
+    )
+    await until(lambda: leader.on_vacant() or leader.is_leading)
+    leader._maintenance.wake("find work", 0.0)
+    await until(lambda: leader._maintenance.steps["find work"].due > 0.0)
+    assert leader.is_leading  # nobody understands it, and the others need a leader
+    assert (await job_row(connection, job))["state"] in {"RUNNING", "READY"}
+
+
 @pytest.mark.spec("S174")
 async def test_a_win_that_was_in_flight_when_the_stop_came_is_handed_back(
     start, connection, monkeypatch
 ):
     asked, go = asyncio.Event(), asyncio.Event()
 
-    async def slow_answer(connection, worker, lease):
-        term = await elect(connection, worker, lease)
+    async def slow_answer(connection, worker, lease, **options):
+        term = await elect(connection, worker, lease, **options)
         asked.set()
         await go.wait()
         return term
@@ -529,7 +560,7 @@ def test_a_lease_holds_more_than_four_renewals(lease):
 async def test_an_outage_is_logged_once_however_often_a_leader_tries(start, monkeypatch):
     tries = []
 
-    async def away(verb, *_):
+    async def away(verb, *_, **__):
         tries.append(verb)
         raise psycopg.OperationalError("the server is away")
 

@@ -48,6 +48,7 @@ class Intake:
     stopped: asyncio.Event
     most_successes: int  # the most successes that one round writes
     budget: AttemptBudget | None  # None: any number of attempts may begin
+    parked_taken: int = 0  # jobs claimed here that had been parked
     slots_requested: int = 0  # free slots that rounds in flight may fill
 
     @property
@@ -81,6 +82,7 @@ class Intake:
         for inflight in [self.registry.add(row, sent) for row in rows]:
             row = inflight.claim
             log.debug("job_claimed", job=row.id, task=row.task, queue=row.queue)
+            self.parked_taken += row.parked_seconds is not None
             if start:
                 self.executor.start(inflight)
             else:

@@ -18,6 +18,7 @@ from jobqueue.store.connections import Session
 from jobqueue.worker.claiming.attempt_budget import AttemptBudget
 from jobqueue.worker.claiming.claim_round import CALL_SECONDS, ClaimRound, Intake
 from jobqueue.worker.claiming.lost_claims import LostClaims
+from jobqueue.worker.claiming.parked_jobs import ParkedJobs
 from jobqueue.worker.claiming.promotion_timer import PromotionTimer
 from jobqueue.worker.claiming.queue_selector import QueueSelector
 from jobqueue.worker.claiming.scan_cursor import ScanCursor
@@ -97,6 +98,12 @@ class Claimer:
             stopped=self._stopped,
             most_successes=most_successes(settings.concurrency),
             budget=self.budget,
+        )
+        self.parked = ParkedJobs(
+            executor.handler_threads,
+            serves=self.selector.serves,
+            taken=lambda: self.intake.parked_taken,
+            on_known=self._wake.set,
         )
         self.first_round = ClaimRound(sessions[0], self.intake)
         self.second_round = ClaimRound(sessions[1], self.intake)
@@ -178,6 +185,7 @@ class Claimer:
             await self._wait(self.registry.freed, MERGE_SECONDS)
         self._wake.clear()  # before the statement is sent, so that a wake during the round is kept
         await self._poll()
+        await self._promote_parked()
         queue = self.selector.next()
         if queue is None:
             await self._wait(self._wake, self._idle_seconds())
@@ -245,7 +253,8 @@ class Claimer:
         return max(self.promotion_timer.next - loop_time(), 0.0)
 
     def _idle_seconds(self) -> float:
-        seconds = max(min(self._seconds_to_poll(), self._seconds_to_promotion()), 0.0)
+        to_parked = self.parked.due - loop_time()
+        seconds = max(min(self._seconds_to_poll(), self._seconds_to_promotion(), to_parked), 0.0)
         return min(seconds, BOUND_SECONDS) if self._lost_claims else seconds
 
     async def _poll(self) -> None:
@@ -277,6 +286,14 @@ class Claimer:
             self.cursor.request_full_scan(queue)
             if notify or not is_served:
                 self.notify_ready(queue)
+
+    async def _promote_parked(self) -> None:
+        """Make parked jobs READY for the free slots, once this code knows their task."""
+        if self.parked.due > loop_time() or (room := self.intake.room) <= 0:
+            return
+        for queue in set(await self.parked.promote(self._call, room)):
+            self.selector.mark_ready(queue)
+            self.cursor.request_full_scan(queue)
 
     async def _recover(self, seconds: float) -> None:
         """Return, unstarted and uncounted, what the lost rounds claimed."""

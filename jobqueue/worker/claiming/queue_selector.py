@@ -31,6 +31,10 @@ class QueueSelector:
         """Whether unnamed queues are served."""
         return self._further is not None
 
+    def serves(self, queue: str) -> bool:
+        """Whether jobs of this queue run here."""
+        return queue in self._weights or (self.serves_every and queue not in self._excluded)
+
     def mark_ready(self, queue: str | None) -> bool:
         """Mark one queue, or all; return whether this worker serves it."""
         if queue is None:

@@ -172,7 +172,7 @@ class Executor:
         found: Task[..., Any]
         try:
             found = await asyncio.wrap_future(
-                handler_thread.submit(_resolve_in_thread, handler_thread, inflight.claim.task)
+                handler_thread.submit(resolve_in_thread, handler_thread, inflight.claim.task)
             )
         finally:
             inflight.cancel_timer()
@@ -287,7 +287,7 @@ class Executor:
         self.registry.end(inflight)
 
 
-def _resolve_in_thread(handler_thread: HandlerThread, path: str) -> Task[..., Any]:
+def resolve_in_thread(handler_thread: HandlerThread, path: str) -> Task[..., Any]:
     """If a module raises anything while it is imported, its task is unknown here."""
     handler_thread.prepare()
     try:

@@ -26,7 +26,6 @@ from jobqueue.worker.inflight import InFlight, Stop
 from jobqueue.worker.outcomes import error_text, retry_delay
 from jobqueue.worker.outcomes.attempt_options import Options
 
-PARK_SECONDS, PARK_MAX_SECONDS = 10.0, 600.0
 NO_CONNECTION_SECONDS = 5.0
 log = get_logger()
 
@@ -177,13 +176,12 @@ def no_connection(claim: Claim, error: BaseException) -> Ending:
 
 
 def parked(claim: Claim, why: str) -> Ending:
-    """This code does not know the task; newer code may. The wait doubles, up to ten minutes."""
-    waited = claim.parked_seconds or 0.0
+    """This code does not know the task. A worker that does brings the job back: see
+    `jobqueue.worker.claiming.parked_jobs`."""
     return Ending(
         id=claim.id,
         token=claim.token,
         outcome=None,
-        delay=min(max(waited, PARK_SECONDS), PARK_MAX_SECONDS),
         reason=Reason.UNKNOWN_TASK,
         error_message=clean(why, error_text.MESSAGE_LIMIT),
     )

@@ -238,8 +238,8 @@ class Completer:
         self.registry.record_fate(inflight, fate_of(ending))
         if state == State.READY:
             self.on_ready(inflight.claim.queue)
-        elif state == State.SCHEDULED and ending.hold is None:
-            self.on_soon(ending.delay)
+        elif state == State.SCHEDULED and (seconds := ending.delay or ending.hold):
+            self.on_soon(seconds)
         self._unlogged.append((inflight, ending, state))
         if (
             len(self._unlogged) == 1

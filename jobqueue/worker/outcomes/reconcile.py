@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobqueue.states import Outcome, State
+from jobqueue.states import Outcome, Reason, State
 from jobqueue.store.claims import Claim
 from jobqueue.store.finish import Ending, Stands
 from jobqueue.worker.inflight import Fate, InFlight
@@ -34,7 +34,8 @@ def decided_state(claim: Claim, ending: Ending, found: Stands | None) -> str:
     counted = ending.outcome in (Outcome.FAILED, Outcome.TIMED_OUT)
     if ending.final or (counted and claim.failures + 1 >= claim.max_attempts):
         return State.DEAD
-    return State.SCHEDULED if ending.delay or ending.hold else State.READY
+    is_parked = ending.reason == Reason.UNKNOWN_TASK
+    return State.SCHEDULED if ending.delay or ending.hold or is_parked else State.READY
 
 
 def fate_of(ending: Ending) -> Fate:

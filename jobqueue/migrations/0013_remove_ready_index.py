@@ -5,9 +5,9 @@ from django.db import migrations
 class Migration(migrations.Migration):
     atomic = False
     dependencies = [
-        ("jobqueue", "0012_remove_ready_index"),
+        ("jobqueue", "0012_parked_tasks_index"),
     ]
 
     operations = [
-        RemoveIndexConcurrently(model_name="job", name="jobqueue_job_scheduled"),
+        RemoveIndexConcurrently(model_name="job", name="jobqueue_job_ready"),
     ]

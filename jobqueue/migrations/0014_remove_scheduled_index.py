@@ -5,9 +5,9 @@ from django.db import migrations
 class Migration(migrations.Migration):
     atomic = False
     dependencies = [
-        ("jobqueue", "0011_later_apart_index"),
+        ("jobqueue", "0013_remove_ready_index"),
     ]
 
     operations = [
-        RemoveIndexConcurrently(model_name="job", name="jobqueue_job_ready"),
+        RemoveIndexConcurrently(model_name="job", name="jobqueue_job_scheduled"),
     ]
