@@ -149,7 +149,7 @@ class Ending(NamedTuple):
 
 
 class Written(NamedTuple):
-    """The answer to one ending: the job's new state; or newer, or busy; or none of these, which is a
+    """The answer to one ending: the job's new state; or newer, or busy; or none of these: a
     refusal."""
 
     token: UUID

@@ -423,7 +423,7 @@ async def _wake_count(site, count):
 NEW_JOB = """
 SELECT pg_notify('jobqueue', '{"kind": "ready", "queue": "default", "priority": 0}')
 """
-CLAIMS = "SELECT idx_scan FROM pg_stat_user_indexes WHERE indexrelname = 'jobqueue_job_ready'"
+CLAIMS = "SELECT idx_scan FROM pg_stat_user_indexes WHERE indexrelname = 'jobqueue_job_claimable'"
 
 
 async def _running(site, count):

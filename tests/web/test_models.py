@@ -10,6 +10,7 @@ from django.utils import timezone
 
 from jobqueue.models import Attempt, Job, LeaderLease
 from jobqueue.states import FINAL, Outcome, State
+from jobqueue.versions import UNDERSTANDS
 from tests.web import rows
 
 pytestmark = [pytest.mark.django_db, pytest.mark.spec("S3")]
@@ -127,8 +128,10 @@ def test_lease_columns_stand_in_no_index_and_the_hot_indexes_are_partial() -> No
     assert not [text for text in definitions if "lease" in text or "claimed_at" in text]
     whole = [text for text in definitions if " WHERE " not in text]
     assert len(whole) == 1  # the primary key
-    [ready] = [text for text in definitions if "jobqueue_job_ready" in text]
-    assert "(queue, priority DESC, run_at, id) WHERE ((state)::text = 'READY'::text)" in ready
+    [ready] = [text for text in definitions if "jobqueue_job_claimable" in text]
+    assert "(queue, priority DESC, run_at, id) WHERE " in ready
+    for condition in ("(state)::text = 'READY'::text", "NOT suspect", f"needs <= {UNDERSTANDS}"):
+        assert condition in ready
 
 
 @pytest.mark.spec("S10")

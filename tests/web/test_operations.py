@@ -12,6 +12,7 @@ from jobqueue.models import Attempt, Job, JobEvent, Queue
 from jobqueue.notifications import Cancel, Message, Paused, Resumed
 from jobqueue.results import load
 from jobqueue.states import FINAL, TRANSITIONS, State, Verb
+from jobqueue.versions import UNDERSTANDS
 from tests.web import rows
 
 VERBS = {
@@ -43,6 +44,30 @@ def test_each_verb_goes_only_the_ways_of_the_transition_table(verb: Verb, state:
     else:
         assert (result.changed, result.ids) == (1, (job.pk,))
         assert job.state in allowed
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("state", list(State))
+@pytest.mark.parametrize("verb", ["cancel", "retry", "run_now", "reprioritise", "move", "delete"])
+def test_a_job_that_needs_newer_code_is_left_alone_and_the_answer_says_so(
+    verb: str, state: State
+) -> None:
+    job = rows.job(state, needs=UNDERSTANDS + 1)
+    before = Job.objects.values().get(pk=job.pk)
+    further = {"reprioritise": [7], "move": ["mail"]}.get(verb, [])
+    result = getattr(operations, verb)(job, *further)
+    assert (result.changed, dict(result.left)) == (0, {operations.NEWER: 1})
+    assert Job.objects.values().get(pk=job.pk) == before
+    assert not JobEvent.objects.exists()
+
+
+@pytest.mark.django_db
+def test_a_prune_leaves_newer_jobs_too() -> None:
+    old = timezone.now() - timedelta(days=9)
+    newer = rows.job(State.DEAD, needs=UNDERSTANDS + 1, finished_at=old)
+    rows.job(State.DEAD, finished_at=old)
+    assert operations.prune({State.DEAD: 60.0}).changed == 1
+    assert list(Job.objects.values_list("pk", flat=True)) == [newer.pk]
 
 
 @pytest.mark.spec("S114", "S128")

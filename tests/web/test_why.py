@@ -7,6 +7,7 @@ from django.utils import timezone
 from jobqueue.insight import why
 from jobqueue.models import Queue
 from jobqueue.states import FINAL, State
+from jobqueue.versions import UNDERSTANDS
 from tests.web import rows
 
 pytestmark = pytest.mark.django_db
@@ -58,6 +59,8 @@ def test_a_scheduled_job_says_when_it_is_due_and_a_parked_one_what_is_missing() 
     )
     parked = rows.job(State.SCHEDULED, task="shop.tasks.old", parked_at=timezone.now())
     assert "No worker knows the task shop.tasks.old yet." in texts(parked)
+    newer = rows.job(needs=UNDERSTANDS + 1)
+    assert "It needs newer code than this" in texts(newer)
     late = rows.job(State.SCHEDULED, run_at=timezone.now() - timedelta(seconds=1))
     assert "There is no leader" in texts(late)
     held = rows.job(State.SCHEDULED, hold_until=timezone.now() + timedelta(minutes=1))
