@@ -5,7 +5,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
     atomic = False
     dependencies = [
-        ("jobqueue", "0006_needs"),
+        ("jobqueue", "0008_claimable_index"),
     ]
 
     operations = [
@@ -16,8 +16,11 @@ class Migration(migrations.Migration):
                 models.OrderBy(models.F("priority"), descending=True),
                 models.F("run_at"),
                 models.F("id"),
-                condition=models.Q(("needs__lte", 0), ("state", "READY"), ("suspect", False)),
-                name="jobqueue_job_claimable",
+                condition=models.Q(
+                    ("state", "READY"),
+                    models.Q(("suspect", True), ("needs__gt", 0), _connector="OR"),
+                ),
+                name="jobqueue_job_ready_apart",
             ),
         ),
     ]

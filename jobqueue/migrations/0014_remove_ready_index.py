@@ -5,7 +5,7 @@ from django.db import migrations
 class Migration(migrations.Migration):
     atomic = False
     dependencies = [
-        ("jobqueue", "0012_parked_tasks_index"),
+        ("jobqueue", "0013_parked_tasks_index"),
     ]
 
     operations = [

@@ -5,22 +5,18 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
     atomic = False
     dependencies = [
-        ("jobqueue", "0007_claimable_index"),
+        ("jobqueue", "0009_ready_apart_index"),
     ]
 
     operations = [
         AddIndexConcurrently(
             model_name="job",
             index=models.Index(
-                models.F("queue"),
                 models.OrderBy(models.F("priority"), descending=True),
                 models.F("run_at"),
                 models.F("id"),
-                condition=models.Q(
-                    ("state", "READY"),
-                    models.Q(("suspect", True), ("needs__gt", 0), _connector="OR"),
-                ),
-                name="jobqueue_job_ready_apart",
+                condition=models.Q(("needs__lte", 0), ("state", "READY"), ("suspect", True)),
+                name="jobqueue_job_suspect",
             ),
         ),
     ]

@@ -3,7 +3,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("jobqueue", "0005_worker_idle"),
+        ("jobqueue", "0006_schedule_signature"),
     ]
 
     operations = [

@@ -5,7 +5,7 @@ from django.db import migrations
 class Migration(migrations.Migration):
     atomic = False
     dependencies = [
-        ("jobqueue", "0013_remove_ready_index"),
+        ("jobqueue", "0014_remove_ready_index"),
     ]
 
     operations = [

@@ -5,7 +5,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
     atomic = False
     dependencies = [
-        ("jobqueue", "0009_suspect_index"),
+        ("jobqueue", "0011_timed_index"),
     ]
 
     operations = [
@@ -14,9 +14,10 @@ class Migration(migrations.Migration):
             index=models.Index(
                 fields=["run_at"],
                 condition=models.Q(
-                    ("needs__lte", 0), ("parked_at__isnull", True), ("state", "SCHEDULED")
+                    ("state", "SCHEDULED"),
+                    models.Q(("parked_at__isnull", False), ("needs__gt", 0), _connector="OR"),
                 ),
-                name="jobqueue_job_timed",
+                name="jobqueue_job_later_apart",
             ),
         ),
     ]

@@ -5,7 +5,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
     atomic = False
     dependencies = [
-        ("jobqueue", "0011_later_apart_index"),
+        ("jobqueue", "0007_needs"),
     ]
 
     operations = [
@@ -13,14 +13,11 @@ class Migration(migrations.Migration):
             model_name="job",
             index=models.Index(
                 models.F("queue"),
-                models.F("task"),
                 models.OrderBy(models.F("priority"), descending=True),
                 models.F("run_at"),
                 models.F("id"),
-                condition=models.Q(
-                    ("needs__lte", 0), ("parked_at__isnull", False), ("state", "SCHEDULED")
-                ),
-                name="jobqueue_job_parked_tasks",
+                condition=models.Q(("needs__lte", 0), ("state", "READY"), ("suspect", False)),
+                name="jobqueue_job_claimable",
             ),
         ),
     ]

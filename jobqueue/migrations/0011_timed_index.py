@@ -5,18 +5,18 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
     atomic = False
     dependencies = [
-        ("jobqueue", "0008_ready_apart_index"),
+        ("jobqueue", "0010_suspect_index"),
     ]
 
     operations = [
         AddIndexConcurrently(
             model_name="job",
             index=models.Index(
-                models.OrderBy(models.F("priority"), descending=True),
-                models.F("run_at"),
-                models.F("id"),
-                condition=models.Q(("needs__lte", 0), ("state", "READY"), ("suspect", True)),
-                name="jobqueue_job_suspect",
+                fields=["run_at"],
+                condition=models.Q(
+                    ("needs__lte", 0), ("parked_at__isnull", True), ("state", "SCHEDULED")
+                ),
+                name="jobqueue_job_timed",
             ),
         ),
     ]
