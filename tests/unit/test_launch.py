@@ -6,7 +6,8 @@ import signal
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
-from jobqueue.launch import BadArgumentsError, Options, check, launch, parse_queues
+from jobqueue.command_line import BadArgumentsError, Options, check, parse_queues
+from jobqueue.launch import launch
 from jobqueue.worker.process import signals as process_signals
 from tests.setup_tasks import OPEN, tasks
 

@@ -2,11 +2,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.test import Client
 from django.utils import timezone
 
-from jobqueue.insight import why
+from jobqueue.insight import doctor, why
 from jobqueue.models import Queue
-from jobqueue.states import FINAL, State
+from jobqueue.states import FINAL, IdleReason, State
 from jobqueue.versions import UNDERSTANDS
 from tests.web import rows
 
@@ -71,3 +72,16 @@ def test_a_blocked_job_names_the_holder_of_its_key() -> None:
     blocked = rows.job(State.BLOCKED, concurrency_key="acct-7")
     holder = rows.job(State.RUNNING, concurrency_key="acct-7")
     assert f"Its key acct-7 is held by job {holder.pk}." in texts(blocked)
+
+
+@pytest.mark.parametrize("reason", IdleReason)
+def test_why_a_worker_claims_nothing_is_said_wherever_an_operator_looks(
+    reason: IdleReason, operator: Client
+) -> None:
+    job = rows.job(queue="mail")
+    worker = rows.worker(queues=["mail"], idle_reason=reason)
+    words = str(why.IDLE[reason])
+    assert words in texts(job)
+    assert any(f"claims nothing: {reason}" in str(finding) for finding in doctor.examine())
+    for page in ("", f"{worker.pk}/"):
+        assert words in operator.get(f"/admin/jobqueue/worker/{page}").content.decode()

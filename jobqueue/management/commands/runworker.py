@@ -9,7 +9,8 @@ from typing import Any
 from django.core.management.base import BaseCommand
 
 from jobqueue import log_output, logs
-from jobqueue.launch import Options, launch
+from jobqueue.command_line import Options
+from jobqueue.launch import launch
 
 
 class Command(BaseCommand):
