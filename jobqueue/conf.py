@@ -218,6 +218,10 @@ def _database_faults(settings: Settings) -> list[Fault]:
         hint = "Point DATABASES at PostgreSQL, or name the alias of one in JOBQUEUE['DATABASE']."
         message = f"uses {engine or 'no engine'}; jobqueue needs PostgreSQL."
         return [Fault("E005", f"DATABASES['{alias}']", message, hint)]
+    if not databases[alias].get("AUTOCOMMIT", True):
+        name = f"DATABASES['{alias}']['AUTOCOMMIT']"
+        message = "is False: what handlers write would be rolled back after them."
+        return [Fault("E011", name, message, "Remove it, or write True.")]
     return []
 
 

@@ -104,7 +104,7 @@ SELECT t.token, w.state, w.queue, w.attempts,
         WHERE j.id = ANY(%(ids)s::bigint[]) AND j.id = t.id AND j.lease_token = t.token
     ) AS busy, w.token IS NULL AND EXISTS (
         SELECT FROM locked m WHERE m.lease_token = t.token AND m.newer
-    ) AS newer
+    ) AS newer, current_setting('jobqueue.attempt', true) AS mark
 FROM input t LEFT JOIN written w ON w.token = t.token
 """
 
@@ -158,6 +158,7 @@ class Written(NamedTuple):
     attempts: int | None
     busy: bool  # somebody else has locked the row
     newer: bool = False  # this code may not send the job back to wait
+    mark: str | None = None  # the token, in a transaction that an atomic handler began
 
     @property
     def refused(self) -> bool:

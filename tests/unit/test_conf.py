@@ -171,6 +171,20 @@ def test_a_database_that_is_no_postgresql_is_refused(monkeypatch, databases, sen
     assert sentence in str(fault)
 
 
+@pytest.mark.spec("S80", "S232")
+def test_a_database_without_autocommit_is_refused(monkeypatch):
+    databases = {"default": {**POSTGRESQL["default"], "AUTOCOMMIT": False}}
+    monkeypatch.setattr(conf.django_settings, "DATABASES", databases)
+    assert check_settings() == [
+        Error(
+            "DATABASES['default']['AUTOCOMMIT']: is False: "
+            "what handlers write would be rolled back after them.",
+            hint="Remove it, or write True.",
+            id="jobqueue.E011",
+        )
+    ]
+
+
 @pytest.mark.parametrize(
     "engine",
     ["django.db.backends.postgresql", "django.contrib.gis.db.backends.postgis", "x.postgresql_y"],

@@ -14,6 +14,7 @@ from django.contrib.auth.models import Group
 from django.db import DatabaseError, connection, connections, transaction
 from django.tasks.exceptions import InvalidTask
 from django.utils import timezone
+from psycopg import IsolationLevel
 
 from jobqueue import operations
 from jobqueue.models import Attempt, Job
@@ -320,6 +321,112 @@ def test_a_swallowed_database_error_is_a_failure_not_a_success(work, body):
         row = running.final(jobs.atomically.using(max_attempts=1).enqueue(body(function)))
         assert (row.state, effects()) == (State.DEAD, [])
     assert open_transactions() == []
+
+
+def _forgets_its_connection():
+    del connections["default"]
+
+
+def _rolls_back():
+    jobs.query("ROLLBACK")
+
+
+def _rolls_back_in_the_driver():
+    connection.connection.rollback()
+
+
+def _goes_on_in_another():
+    jobs.query("ROLLBACK AND CHAIN")
+
+
+def _commits_and_begins_another():
+    jobs.query("COMMIT")
+    jobs.query("BEGIN")
+
+
+@pytest.mark.spec("S80", "S81")
+@pytest.mark.parametrize(
+    "end",
+    [
+        _forgets_its_connection,
+        _rolls_back,
+        _rolls_back_in_the_driver,
+        _goes_on_in_another,
+        _commits_and_begins_another,
+    ],
+)
+def test_a_handler_that_ends_its_own_transaction_has_failed(work, body, end):
+    """A success would be recorded in another one, which has none of the effects."""
+    running = work()
+
+    def handler():
+        write("before")
+        end()
+        write("after")
+
+    row = running.final(jobs.atomically.using(max_attempts=1).enqueue(body(handler)))
+    assert (row.state, row.failures, [a.outcome for a in attempts(row)]) == (
+        State.DEAD,
+        1,
+        ["FAILED"],
+    )
+    assert "The transaction in which this atomic task began has ended before it" in row.last_error
+    # What a handler commits itself, and what it writes on a connection of its own, stays.
+    kept = {_commits_and_begins_another: ["before"], _forgets_its_connection: ["after"]}
+    assert effects() == kept.get(end, [])
+    running.wait(lambda: open_transactions() == [])
+
+
+@pytest.mark.spec("S80")
+def test_a_savepoint_that_is_rolled_back_is_no_end_of_the_transaction(work, body):
+    running = work()
+
+    def handler():
+        write("kept")
+        with contextlib.suppress(ValueError), transaction.atomic():
+            write("dropped")
+            raise ValueError
+        jobs.query("SET LOCAL statement_timeout = 0")
+
+    assert running.final(jobs.atomically.enqueue(body(handler))).state == State.SUCCEEDED
+    assert effects() == ["kept"]
+
+
+@pytest.mark.spec("S80")
+def test_only_what_was_committed_has_succeeded(work, body, monkeypatch):
+    """A check refuses AUTOCOMMIT = False; should it get past that, no success is reported."""
+    running = work()
+    connection.ensure_connection()  # the test's own, which enqueues
+    monkeypatch.setitem(connections.settings["default"], "AUTOCOMMIT", False)
+    with captured() as entries:
+        row = running.final(jobs.atomically.using(max_attempts=2).enqueue(body(write)))
+        running.quiet()
+    assert (row.state, row.failures, effects()) == (State.DEAD, 2, [])
+    assert [a.outcome for a in attempts(row)] == ["FAILED", "FAILED"]
+    assert "has ended without a commit" in row.last_error
+    assert "job_succeeded" not in {entry["event"] for entry in entries}
+    running.wait(lambda: open_transactions() == [])
+
+
+def test_the_transaction_has_the_level_of_the_settings(work, body, monkeypatch):
+    level = IsolationLevel.SERIALIZABLE
+    monkeypatch.setitem(connections.settings["default"]["OPTIONS"], "isolation_level", level)
+    running = work()
+    handler = body(lambda: jobs.query("SHOW transaction_isolation")[0])
+    assert running.final(jobs.atomically.enqueue(handler)).result == "serializable"
+
+
+@pytest.mark.spec("S80")
+def test_the_mark_of_the_transaction_costs_no_round_trip(work, body):
+    """A handler may still say how its transaction is to be, which only the first query forbids."""
+    running = work()
+
+    def handler():
+        jobs.query("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        return jobs.query("SELECT current_setting('jobqueue.attempt')")[0]
+
+    row = running.final(jobs.atomically.enqueue(body(handler)))
+    assert (row.state, row.result) == (State.SUCCEEDED, str(attempts(row)[0].token))
 
 
 @pytest.mark.spec("S80", "S82")

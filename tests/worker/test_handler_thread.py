@@ -275,11 +275,19 @@ def _left_closed():
     connection.close()
 
 
+def _left_and_forgotten():
+    transaction.atomic().__enter__()
+    Group.objects.create(name="open")
+    del connections["default"]
+
+
 @pytest.mark.spec("S81")
-@pytest.mark.parametrize("leave", [_left_open, _left_atomic, _left_broken, _left_closed])
+@pytest.mark.parametrize(
+    "leave", [_left_open, _left_atomic, _left_broken, _left_closed, _left_and_forgotten]
+)
 def test_a_transaction_that_a_handler_left_is_rolled_back_for_the_next_one(handler_thread, leave):
     in_thread(handler_thread, leave)
-    assert open_transactions() == []
+    wait_until(lambda: open_transactions() == [])  # the server hears of it a moment later
     assert in_thread(handler_thread, lambda: connection.in_atomic_block) is False
     in_thread(handler_thread, lambda: Group.objects.create(name="next"))
     assert list(Group.objects.values_list("name", flat=True)) == ["next"]

@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db import DatabaseError, InterfaceError, OperationalError, connections, transaction
+from django.db.transaction import TransactionManagementError
 from psycopg.errors import SerializationFailure
 
 from jobqueue.conf import Settings
@@ -15,6 +16,7 @@ from jobqueue.exceptions import JobInterrupted, LeaseLost
 from jobqueue.logs import get_logger
 from jobqueue.store.error_classes import is_transient
 from jobqueue.store.finish import FINISH, Written, finish_parameters
+from jobqueue.worker.execution.own_transaction import OwnTransaction
 from jobqueue.worker.inflight import InFlight, Stop
 from jobqueue.worker.outcomes import classify
 from jobqueue.worker.outcomes.attempt_options import Ended, How
@@ -24,6 +26,10 @@ BUSY_SECONDS = 0.05
 CONFLICT = (
     "The transaction of an atomic task began before the heartbeat last renewed the job's lease: "
     "from REPEATABLE READ on it can last no longer than a beat. Use READ COMMITTED"
+)
+UNCOMMITTED = (
+    "The transaction of this atomic task has ended without a commit, so nothing of it is stored. "
+    "Perhaps AUTOCOMMIT is False in DATABASES: remove it there"
 )
 log = get_logger()
 
@@ -47,28 +53,30 @@ class Recorder:
         except DatabaseError as error:
             raise NoConnection(str(error)) from error
         with transaction.atomic(using=database, durable=True):
+            own = OwnTransaction(database, inflight.token)
             # The first on_commit hook: an error after it comes from the handler's own hooks.
             transaction.on_commit(inflight.mark_committed, using=database)
             value = call()
             assert inflight.handler_thread is not None  # noqa: S101  # this code runs in it
             inflight.handler_thread.shut_interrupts()  # the commit's answer decides
-            self._record(inflight, value)
+            self._record(inflight, value, own)
+        if not inflight.committed:
+            raise TransactionManagementError(UNCOMMITTED)
         return value
 
-    def _record(self, inflight: InFlight, value: Any) -> None:
+    def _record(self, inflight: InFlight, value: Any, own: OwnTransaction) -> None:
         """Raises LeaseLost when the row is no longer ours: then nothing was written."""
         ending = classify.returned(inflight, value, self.settings)
         if ending.final:
             raise BadResult(ending)
-        connection: Any = connections[self.settings.database]
-        if connection.closed_in_transaction:
-            raise DatabaseError("the handler has closed the connection of its own transaction")
+        connection = own.connection()
         inflight.mark_recording(ending)
         deadline = time.monotonic() + self.settings.lease_seconds
         with connection.cursor() as cursor:
             while True:
                 _execute(cursor, finish_parameters(self.worker, [ending]))
                 written = Written(*cursor.fetchone())
+                own.check(written)
                 if written.state is not None:
                     inflight.mark_recorded(written)
                     return
@@ -83,11 +91,13 @@ class Recorder:
         error is the handler's own."""
         if inflight.recording is None:
             return None
-        if inflight.committed or error is None:
+        if inflight.committed:
             if error is not None:
                 job, task = inflight.claim.id, inflight.claim.task
                 log.error("on_commit_hook_failed", job=job, task=task, exc_info=error)
             return Ended(How.RECORDED, inflight.recording)
+        if error is None:
+            return None
         if isinstance(error, LeaseLost):
             return Ended(How.REFUSED, inflight.recording)
         if inflight.stop_reason is not None and classify.unwound(error):

@@ -81,6 +81,7 @@ class HandlerThread(Executor):
     def tidy(self) -> None:
         """Called in the thread after a handler: leave nothing of it."""
         try:
+            orm_connections.close_dropped(self._wrappers)
             if self.stale:
                 # An interrupt may have landed while a driver's lock was held.
                 self.stale = False

@@ -97,6 +97,16 @@ def tidy_connections() -> None:
             wrapper.close()  # back to the pool, for the threads waiting for one
 
 
+def close_dropped(wrappers: list[Any]) -> None:
+    """Close the sessions of wrappers that a handler took out of `connections` (`del`): nobody else
+    would, and they keep their locks."""
+    kept = connections.all(initialized_only=True)
+    for wrapper in wrappers:
+        if wrapper.connection is not None and not any(wrapper is each for each in kept):
+            with contextlib.suppress(Exception):
+                wrapper.connection.close()
+
+
 def _is_clean(wrapper: Any) -> bool:
     raw = wrapper.connection
     if wrapper.in_atomic_block or wrapper.needs_rollback or wrapper.closed_in_transaction:
