@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from asyncio.subprocess import DEVNULL, Process
+from asyncio.subprocess import DEVNULL
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -16,10 +16,8 @@ from jobqueue import conf, logs
 from jobqueue.clock import loop_time
 from jobqueue.conf import Settings
 from jobqueue.logs import get_logger
-from jobqueue.store import deaths
 from jobqueue.store.connections import ExponentialBackoff, Session
-from jobqueue.worker.hints import send_hint
-from jobqueue.worker.process.liveness import announcements
+from jobqueue.worker.process.child_watch import Child, ChildWatch
 from jobqueue.worker.process.signals import HANDLED, LATER, STOPS
 from jobqueue.worker.process.supervisor_link import (
     CHILD,
@@ -28,17 +26,14 @@ from jobqueue.worker.process.supervisor_link import (
     RECYCLED_DIED,
     RUNTIME,
     SUPERVISOR,
+    WORKER,
 )
 
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.5, 30.0
 BURST, BURST_SECONDS = 10, 60.0
 RECYCLE_PAUSE_SECONDS = 0.1
 KILL_MARGIN_SECONDS = 3.0  # after the children's own deadline
-CERTIFY_SECONDS = 2.0
 LOG_SECONDS = 2.0  # for the last events, if the project's log handlers are slow
-# A child without a beat for this long, while the database answers the supervisor, is replaced. The
-# least values; a slow beat makes both longer.
-STALE_SECONDS, LOOK_SECONDS = 60.0, 15.0
 WORST_FIRST = (1, 2, 5, 6, 3, 4, 0)
 DIED, OUT_OF_TIME = 3, 4
 REPLACED = (RECYCLED, RECYCLED_DIED)
@@ -87,18 +82,20 @@ class Supervisor:
         self.id = str(uuid4())
         self.command, self.processes, self.settings = list(command), processes, settings
         self.restart, self.max_runtime = restart, max_runtime
-        self.stale_seconds = max(STALE_SECONDS, settings.tolerated_silence_seconds)
-        # After an outage the children beat between two looks.
-        self.look_seconds = max(LOOK_SECONDS, settings.heartbeat_seconds)
         self.begun_at = 0.0
         self.died = False  # in drain mode: a job died in a child that was replaced
         self.log = log.bind(supervisor=self.id)
-        self.children: dict[int, Process] = {}
+        self.children: dict[int, Child] = {}
         self.stopping = asyncio.Event()
         self._session = Session(conf.connection_parameters(), "supervisor")
-        self._reaped: set[int] = set()  # pids whose deaths are not on record yet
-        self._silent: set[int] = set()  # pids without a beat at the last check
-        self._news, self._starting = asyncio.Event(), asyncio.Lock()
+        self.watch = ChildWatch(
+            settings,
+            self._session,
+            self.log,
+            children=self.children.values,
+            is_stopping=self.stopping.is_set,
+        )
+        self._starting = asyncio.Lock()
         self._pipe = (-1, -1)
 
     async def run(self) -> int:
@@ -109,7 +106,7 @@ class Supervisor:
             loop.add_signal_handler(number, self.forward, number)
         self.log.info("supervisor_started", processes=self.processes, pid=os.getpid())
         self.begun_at = loop_time()
-        watcher = asyncio.create_task(self._watch())
+        watcher = asyncio.create_task(self.watch.run())
         killer = asyncio.create_task(self._kill_late())
         try:
             slots = [self._slot(number) for number in range(1, self.processes + 1)]
@@ -118,7 +115,7 @@ class Supervisor:
             killer.cancel()
             watcher.cancel()
             await asyncio.wait({killer, watcher})
-            await self._certify(last=True)
+            await self.watch.certify(last=True)
             await self._session.close()
             for descriptor in self._pipe:
                 os.close(descriptor)
@@ -132,7 +129,7 @@ class Supervisor:
             self.stopping.set()
         self.log.info("signal_forwarded", signal=signal.Signals(number).name)
         for child in list(self.children.values()):
-            _send(child, number)
+            child.send(number)
 
     # One slot: one child after the other.
 
@@ -182,27 +179,27 @@ class Supervisor:
             return 1
         self.children[number] = child
         if self.stopping.is_set():  # the stop came while it was being started
-            _send(child, signal.SIGTERM)
+            child.send(signal.SIGTERM)
         self.log.info("child_started", child=number, pid=child.pid)
-        code = await child.wait()
+        code = await child.process.wait()
         del self.children[number]
-        self._reaped.add(child.pid)
-        self._news.set()
+        self.watch.reaped(child)
         self.log.info("child_exited", child=number, pid=child.pid, code=code)
         if self.stopping.is_set() and code in {-number for number in STOPS}:
             return 0  # it had not yet installed its signal handlers, and so held no job
         return 1 if code < 0 else code
 
-    async def _spawn(self, number: int) -> Process:
-        reading = self._pipe[0]
+    async def _spawn(self, number: int) -> Child:
+        reading, worker = self._pipe[0], uuid4()
         environment = {SUPERVISOR: self.id, CHILD: str(number), PIPE: str(reading)}
+        environment[WORKER] = str(worker)
         if (left := self._runtime_left()) is not None:
             environment[RUNTIME] = str(left)
         async with self._starting:
             # The child inherits the mask: HUP and USR2 must not end it before it listens to them.
             signal.pthread_sigmask(signal.SIG_BLOCK, LATER)
             try:
-                return await asyncio.create_subprocess_exec(
+                process = await asyncio.create_subprocess_exec(
                     *self.command,
                     env={**os.environ, **environment},
                     stdin=DEVNULL,
@@ -212,6 +209,7 @@ class Supervisor:
                 )
             finally:
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, LATER)
+        return Child(worker, process)
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -224,67 +222,7 @@ class Supervisor:
         await asyncio.sleep(self.settings.exit_seconds + KILL_MARGIN_SECONDS)
         for number, child in list(self.children.items()):
             self.log.error("child_killed", child=number, pid=child.pid)
-            _send(child, signal.SIGKILL)
-
-    # Who has collected a child's exit status knows that it is dead, and records it.
-
-    async def _watch(self) -> None:
-        backoff, looked = ExponentialBackoff(), loop_time()
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(looked + self.look_seconds):
-                    await self._news.wait()
-            self._news.clear()
-            if not await self._certify():
-                await asyncio.sleep(backoff.next_delay())
-                self._news.set()
-                continue
-            backoff.reset()
-            if loop_time() >= looked + self.look_seconds:
-                looked = loop_time()
-                await self._end_the_silent()
-
-    async def _end_the_silent(self) -> None:
-        """Kill a child whose row shows no beat at two checks in a row: it is frozen. A failed query
-        proves nothing, and after an outage the children beat before the second check."""
-        pids = {child.pid: child for child in self.children.values()}
-        try:
-            silent = await self._session.call(
-                deaths.silent_children, CERTIFY_SECONDS, self.id, list(pids), self.stale_seconds
-            )
-        except Exception:
-            silent = set()
-        if self.stopping.is_set():  # bounded by the deadline
-            return
-        for pid in silent & self._silent:
-            self.log.error("child_silent", pid=pid, seconds=self.stale_seconds)
-            _send(pids[pid], signal.SIGKILL)
-        self._silent = silent - self._silent
-
-    async def _certify(self, *, last: bool = False) -> bool:
-        """Record the deaths, so that nobody waits for the leases of the dead."""
-        pids = set(self._reaped)
-        if not pids:
-            return True
-        try:
-            found = await self._session.call(
-                deaths.certify_reaped, CERTIFY_SECONDS, self.id, list(pids)
-            )
-            if found and self.settings.notify:
-                await send_hint(self._session, CERTIFY_SECONDS, announcements(found))
-        except Exception as error:
-            # No reason to end the children; the leases lapse by themselves.
-            self.log.warning("death_record_failed", error=repr(error), last=last)
-            return False
-        self._reaped -= pids
-        for death in found:
-            self.log.warning("worker_died", dead=str(death.worker), led=death.led)
-        return True
-
-
-def _send(child: Process, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        child.send_signal(number)
+            child.send(signal.SIGKILL)
 
 
 def command_line() -> list[str]:

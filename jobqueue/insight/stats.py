@@ -12,7 +12,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import connections
-from django.db.models import QuerySet
+from django.db.models import Exists, OuterRef, QuerySet
+from django.db.models.functions import Now
 
 from jobqueue.conf import settings
 from jobqueue.insight import stats_sql as sql
@@ -183,8 +184,20 @@ def workers(now: datetime, leader: LeaderLease | None, limit: int = 50) -> list[
 
 
 def leader() -> LeaderLease | None:
-    """The leader's lease, also when nobody holds it; None before the first election."""
-    return LeaderLease.objects.using(settings().database).filter(name="maintenance").first()
+    """The leader's lease, without a holder if nobody holds it, or if the workers do not believe
+    what it says; None before the first election."""
+    conf, alias = settings(), settings().database
+    heard = Now() - timedelta(seconds=conf.lease_seconds)
+    holder = Worker.objects.using(alias).filter(
+        pk=OuterRef("holder"), died_at=None, last_seen_at__gt=heard
+    )
+    longest = Now() + 2 * timedelta(seconds=conf.leader_lease_seconds)
+    leases = LeaderLease.objects.using(alias).filter(name="maintenance")
+    held = leases.filter(Exists(holder), expires_at__gt=Now(), expires_at__lte=longest)
+    found: LeaderLease | None = leases.annotate(is_held=Exists(held)).first()
+    if found is not None and not found.is_held:  # type: ignore[attr-defined]
+        found.holder = found.acquired_at = found.expires_at = None
+    return found
 
 
 def last_hour(now: datetime) -> Sequence[Minute]:

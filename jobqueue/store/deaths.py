@@ -77,7 +77,7 @@ async def certify(connection: Connection, silent: Silent, silence: float) -> Dea
 # A clean stop needs no certificate, unless something of it is still RUNNING.
 CERTIFY_REAPED = """
 UPDATE jobqueue_worker w SET died_at = clock_timestamp()
-WHERE w.supervisor = %(supervisor)s AND w.pid = ANY(%(pids)s::int[]) AND w.died_at IS NULL
+WHERE w.id = ANY(%(workers)s::uuid[]) AND w.died_at IS NULL
   AND (w.phase <> 'STOPPED'
        OR EXISTS (SELECT FROM jobqueue_job j WHERE j.state = 'RUNNING' AND j.worker = w.id))
 RETURNING w.id AS worker,
@@ -85,27 +85,24 @@ RETURNING w.id AS worker,
 """
 
 
-async def certify_reaped(
-    connection: Connection, supervisor: str, pids: Sequence[int]
-) -> list[Death]:
+async def certify_reaped(connection: Connection, workers: Sequence[UUID]) -> list[Death]:
     """Record the deaths of a supervisor's children whose exit it has collected."""
     cursor = connection.cursor(row_factory=class_row(Death))
-    await cursor.execute(CERTIFY_REAPED, {"supervisor": supervisor, "pids": list(pids)})
+    await cursor.execute(CERTIFY_REAPED, {"workers": list(workers)})
     return await cursor.fetchall()
 
 
 SILENT_CHILDREN = """
-SELECT pid FROM jobqueue_worker
-WHERE supervisor = %(supervisor)s AND pid = ANY(%(pids)s::int[]) AND died_at IS NULL
-  AND phase <> 'STOPPED' AND last_seen_at <= clock_timestamp() - %(silence)s * interval '1 second'
+SELECT id FROM jobqueue_worker
+WHERE id = ANY(%(workers)s::uuid[]) AND died_at IS NULL AND phase <> 'STOPPED'
+  AND last_seen_at <= clock_timestamp() - %(silence)s * interval '1 second'
 """
 
 
 async def silent_children(
-    connection: Connection, supervisor: str, pids: Sequence[int], silence: float
-) -> set[int]:
+    connection: Connection, workers: Sequence[UUID], silence: float
+) -> set[UUID]:
     """Return a supervisor's children without a beat for `silence` seconds."""
     cursor = connection.cursor(row_factory=scalar_row)
-    parameters = {"supervisor": supervisor, "pids": list(pids), "silence": silence}
-    await cursor.execute(SILENT_CHILDREN, parameters)
+    await cursor.execute(SILENT_CHILDREN, {"workers": list(workers), "silence": silence})
     return set(await cursor.fetchall())

@@ -11,6 +11,7 @@ from uuid import UUID
 from psycopg import AsyncConnection
 from psycopg.rows import tuple_row
 
+from jobqueue.store.leadership import HELD
 from jobqueue.versions import TIMED
 
 
@@ -66,10 +67,8 @@ SELECT
     ARRAY(SELECT lease_token FROM held WHERE cancelled) AS cancelled,
     (SELECT died_at FROM jobqueue_worker WHERE id = %(worker)s) AS died_at,
     EXISTS (SELECT FROM jobqueue_worker WHERE id = %(worker)s) AS registered,
-    NOT EXISTS (SELECT FROM jobqueue_leaderlease
-        WHERE name = 'maintenance' AND expires_at > clock_timestamp()
-          AND NOT EXISTS (SELECT FROM jobqueue_worker w
-              WHERE w.id = holder AND w.died_at IS NOT NULL)) AS leader_vacant,
+    NOT EXISTS (SELECT FROM jobqueue_leaderlease l WHERE l.name = 'maintenance'
+        AND {HELD}) AS leader_vacant,
     EXISTS (
         SELECT FROM jobqueue_worker w
         JOIN jobqueue_worker me ON me.id = %(worker)s AND me.boot_id <> ''
@@ -101,6 +100,7 @@ async def beat(
     held: Sequence[HeldLease],
     *,
     lease: float,
+    leader_lease: float,
     phase: str,
     wake: str,
     idle: str = "",
@@ -109,7 +109,7 @@ async def beat(
 ) -> Beat:
     """Renew every claim that this process holds, and learn what has changed.
 
-    `lease` in seconds. `silence`: seconds after which a neighbour has missed its beat.
+    The leases in seconds. `silence`: seconds after which a neighbour has missed its beat.
     """
     rows = [{"id": h.id, "token": str(h.token), "not_ending": h.not_ending} for h in held]
     cursor = connection.cursor(row_factory=tuple_row)
@@ -121,6 +121,8 @@ async def beat(
             "tokens": [h.token for h in held],
             "worker": worker,
             "lease": lease,
+            "leader_lease": leader_lease,
+            "alive": lease,
             "phase": phase,
             "wake": wake,
             "idle": idle,

@@ -17,13 +17,22 @@ NEWER_WORKER = f"""\
 w.understands > {UNDERSTANDS} AND w.may_lead AND w.phase = 'RUNNING' AND w.died_at IS NULL
         AND w.last_seen_at > clock_timestamp() - %(alive)s * interval '1 second'"""
 
+# A lease that is longer than it can be (the server's clock was set back, a backup was restored), or
+# whose holder has not been heard of for a job's lease, is not believed. Twice the lease: during a
+# deploy another worker's settings may differ.
+HELD = """\
+l.expires_at > clock_timestamp()
+        AND l.expires_at <= clock_timestamp() + 2 * %(leader_lease)s * interval '1 second'
+        AND EXISTS (SELECT FROM jobqueue_worker w WHERE w.id = l.holder AND w.died_at IS NULL
+            AND w.last_seen_at > clock_timestamp() - %(alive)s * interval '1 second')"""
+
 # Concurrent candidates queue on the row; the second one finds a holder and changes nothing.
 # A worker's own unexpired row is taken too, under a new term: a win whose answer never arrived.
 # A process that was certified dead never leads again, even when its statement arrives late.
 ELECT = f"""
 INSERT INTO jobqueue_leaderlease AS l (name, holder, term, acquired_at, expires_at)
 SELECT 'maintenance', %(worker)s::uuid, 1, clock_timestamp(),
-    clock_timestamp() + %(lease)s * interval '1 second'
+    clock_timestamp() + %(leader_lease)s * interval '1 second'
 WHERE NOT EXISTS (
     SELECT FROM jobqueue_worker WHERE id = %(worker)s AND died_at IS NOT NULL
 ) AND NOT (
@@ -33,11 +42,12 @@ ON CONFLICT (name) DO UPDATE SET
     holder = EXCLUDED.holder,
     term = l.term + 1,
     acquired_at = clock_timestamp(),
-    expires_at = clock_timestamp() + %(lease)s * interval '1 second'
+    expires_at = clock_timestamp() + %(leader_lease)s * interval '1 second'
 WHERE l.holder IS NULL
-   OR l.expires_at <= clock_timestamp()
    OR l.holder = EXCLUDED.holder
-   OR EXISTS (SELECT FROM jobqueue_worker w WHERE w.id = l.holder AND w.died_at IS NOT NULL)
+   OR NOT (
+        {HELD}
+   )
 RETURNING term
 """
 
@@ -52,12 +62,12 @@ async def elect(
 ) -> int | None:
     """Take the lead if nobody has it, for `lease` seconds; return the new term, or None.
 
-    `yields`: not while a newer worker lives, one that was seen within `alive` seconds.
+    A worker lives that was seen within `alive` seconds; another one's lease is not believed.
+    `yields`: not while a newer worker lives.
     """
     cursor = connection.cursor(row_factory=scalar_row)
-    await cursor.execute(
-        ELECT, {"worker": worker, "lease": lease, "yields": yields, "alive": alive}
-    )
+    parameters = {"worker": worker, "leader_lease": lease, "yields": yields, "alive": alive}
+    await cursor.execute(ELECT, parameters)
     term: int | None = await cursor.fetchone()
     return term
 

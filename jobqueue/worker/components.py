@@ -125,7 +125,7 @@ class Components:
             signals_dropped=lambda: self.receiver_threads.dropped,
             on_beat=on_beat,
             on_overdue=lambda: self.claimer.poll(),
-            on_certified_dead=lambda why: shutdown.request(why, failed=True),
+            on_certified_dead=lambda why: shutdown.request(why, failed=True, hurry=True),
         )
         self.claimer = Claimer(
             (claiming[0], claiming[1]),

@@ -34,7 +34,8 @@ def identity(settings: Settings, options: WorkerOptions) -> Identity:
     """Return a new identity, so that no process owns what its predecessor held."""
     hostname = socket.gethostname()
     return Identity(
-        id=uuid4(),
+        # A supervisor knows its child by it, whatever becomes of the pid.
+        id=options.parent.worker if options.parent else uuid4(),
         name=options.name or f"{hostname}:{os.getpid()}",
         hostname=hostname,
         supervisor=options.parent.id if options.parent else "",

@@ -49,10 +49,19 @@ class Shutdown:
         self.requested = asyncio.Event()
         self.hurried = asyncio.Event()
 
-    def request(self, reason: str, *, failed: bool = False, since: float | None = None) -> None:
+    def request(
+        self,
+        reason: str,
+        *,
+        failed: bool = False,
+        hurry: bool = False,
+        since: float | None = None,
+    ) -> None:
         """Stop claiming and exit. `since` is the moment of the request, if it took a while to
         arrive."""
         self.failed = self.failed or failed
+        if hurry:  # nothing that runs here counts any more
+            self.hurried.set()
         if self.requested.is_set():
             return
         self.reason = reason

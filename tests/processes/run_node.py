@@ -37,6 +37,7 @@ async def beat(session: Session, me, leader: Leader, detector: liveness.DeadWork
                 me,
                 [],
                 lease=SETTINGS.lease_seconds,
+                leader_lease=SETTINGS.leader_lease_seconds,
                 phase="RUNNING",
                 wake="",
                 silence=detector.silence_seconds,
@@ -72,7 +73,8 @@ async def listen(leader: Leader) -> None:
 
 
 async def main() -> None:
-    me, facts, above = uuid4(), liveness.identity(), parent()
+    facts, above = liveness.identity(), parent()
+    me = above.worker if above else uuid4()
     session = Session(PARAMETERS, "heartbeat")
     identity = workers.Identity(
         id=me,

@@ -12,13 +12,13 @@ import django
 django.setup()
 
 from jobqueue import conf, supervisor  # noqa: E402
+from jobqueue.worker.process import child_watch  # noqa: E402
 
 parameters, settings, processes, restart, max_runtime, *command = sys.argv[1:]
 conf.connection_parameters = lambda alias=None: json.loads(parameters)
-for name, value in json.loads(settings).items():
-    if hasattr(supervisor, name):
-        setattr(supervisor, name, value)
-given = {n: v for n, v in json.loads(settings).items() if not hasattr(supervisor, n)}
+given = json.loads(settings)
+for name in [name for name in given if name.isupper()]:
+    setattr(supervisor if hasattr(supervisor, name) else child_watch, name, given.pop(name))
 sys.exit(
     supervisor.run(
         command,

@@ -250,6 +250,18 @@ def test_a_worker_that_was_certified_dead_leaves(fleet: Fleet):
     assert "dead" in worker.report["reason"]
 
 
+@pytest.mark.spec("S152", "S104")
+def test_a_worker_that_was_certified_dead_stops_its_handlers_at_once(fleet: Fleet):
+    """Its jobs are taken back whatever their leases say: none may run on beside the next run."""
+    worker = fleet.start(DRAIN_SECONDS=60, LEASE_SECONDS=60, CANCEL_SECONDS=1)
+    job = tasks.tidy_up.enqueue(0.1).id
+    wait_until(lambda: fleet.count("begin"))
+    Worker.objects.filter(pk=worker.row().pk).update(died_at=worker.row().started_at)
+    assert worker.ended(30) == 1
+    assert fleet.count("tidied")
+    assert worker.events("lease_lost")[0]["job"] == int(job)
+
+
 @pytest.mark.spec("S93")
 def test_a_worker_whose_row_is_gone_registers_again(fleet: Fleet):
     worker = fleet.start()

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 from unittest.mock import AsyncMock, Mock
+from uuid import uuid4
 
 import pytest
 import pytest_asyncio
@@ -17,6 +18,7 @@ import pytest_asyncio
 from jobqueue.conf import Settings
 from jobqueue.store.error_classes import CallTimeout
 from jobqueue.supervisor import Supervisor, worst
+from jobqueue.worker.process.child_watch import Child
 from jobqueue.worker.process.recycle import Recycling, resident_bytes
 from tests.rows import add_running, add_worker, ago, ahead, one
 from tests.waiting import until
@@ -70,7 +72,9 @@ def note(word):
     with open(os.environ["NOTES"], "a") as file:
         file.write(f"{os.getpid()} {os.environ['JOBQUEUE_CHILD']} {word}\\n")
 note("start")
+number = os.environ["JOBQUEUE_CHILD"]
 asyncio.run(parent().gone())
+os.environ["JOBQUEUE_CHILD"] = number
 note("orphaned")
 """
 
@@ -291,8 +295,7 @@ async def test_the_death_of_a_reaped_child_is_on_record_and_announced_at_once(
     await listener.execute("LISTEN jobqueue")
     process = supervise(CHILD, 1)
     [pid] = await until(process.pids)
-    supervisor = _environment(pid)["JOBQUEUE_SUPERVISOR"]
-    worker = await add_worker(connection, pid=pid, supervisor=supervisor)
+    worker = await add_worker(connection, pid=pid, id=_worker(pid))
     begin = time.monotonic()
     os.kill(pid, signal.SIGKILL)
     note = json.loads((await anext(listener.notifies(timeout=20))).payload)
@@ -306,9 +309,8 @@ async def test_the_death_of_a_reaped_child_is_on_record_and_announced_at_once(
 async def test_a_child_without_a_beat_is_replaced_and_no_other(supervise, connection):
     process = supervise(CHILD, 3, LOOK_SECONDS=0.1, STALE_SECONDS=30.0, heartbeat_seconds=0.1)
     frozen, alive_one, starting = await until(lambda: len(process.pids()) == 3 and process.pids())
-    supervisor = _environment(frozen)["JOBQUEUE_SUPERVISOR"]
-    await add_worker(connection, pid=alive_one, supervisor=supervisor)
-    stale = await add_worker(connection, pid=frozen, supervisor=supervisor, last_seen_at=ago(30))
+    await add_worker(connection, pid=alive_one, id=_worker(alive_one))
+    stale = await add_worker(connection, pid=frozen, id=_worker(frozen), last_seen_at=ago(30))
     await until(lambda: len(process.pids()) == 4)
     died = "SELECT died_at IS NOT NULL FROM jobqueue_worker WHERE id = %s"
     await until(lambda: one(connection, died, stale))
@@ -317,46 +319,65 @@ async def test_a_child_without_a_beat_is_replaced_and_no_other(supervise, connec
     assert alive(starting)  # has no row yet
 
 
-class Child:
-    """A child that only notes what it is sent."""
+def supervisor_of(settings, *children):
+    supervisor = Supervisor(["unused"], 1, settings, restart=True, max_runtime=None)
+    supervisor.children |= dict(enumerate(children))
+    return supervisor
 
-    def __init__(self, pid):
-        self.pid, self.send_signal = pid, Mock()
+
+def a_child(pid):
+    """A child that only notes what it is sent."""
+    return Child(uuid4(), Mock(pid=pid))
 
 
 @pytest.mark.spec("S197b")
 async def test_only_two_answers_in_a_row_end_a_child(monkeypatch):
-    supervisor = Supervisor(["unused"], 1, Settings(), restart=True, max_runtime=None)
-    child = Child(7)
-    supervisor.children = {1: child}
-    away = CallTimeout("away")
-    call = AsyncMock(side_effect=[away, {7}, away, {7}, set(), {7}, {7}])
+    child = a_child(7)
+    supervisor = supervisor_of(Settings(), child)
+    away, silent = CallTimeout("away"), {child.worker}
+    call = AsyncMock(side_effect=[away, silent, away, silent, set(), silent, silent])
     monkeypatch.setattr(supervisor._session, "call", call)
     for _ in range(6):
-        await supervisor._end_the_silent()
-    child.send_signal.assert_not_called()
-    await supervisor._end_the_silent()
-    child.send_signal.assert_called_once_with(signal.SIGKILL)
+        await supervisor.watch.end_the_silent()
+    child.process.send_signal.assert_not_called()
+    await supervisor.watch.end_the_silent()
+    child.process.send_signal.assert_called_once_with(signal.SIGKILL)
+
+
+@pytest.mark.spec("S109")
+async def test_a_child_that_was_given_the_pid_of_a_dead_one_is_not_certified_with_it(connection):
+    """The first one's death could not be recorded while the database was away."""
+    dead, living = a_child(7), a_child(7)
+    supervisor = supervisor_of(Settings(notify=False), living)
+    supervisor.watch.reaped(dead)
+    for child in (dead, living):
+        given = {"id": child.worker, "pid": 7, "supervisor": supervisor.id}
+        await add_worker(connection, **given)
+    assert await supervisor.watch.certify()
+    await supervisor._session.close()
+    died = "SELECT died_at IS NOT NULL FROM jobqueue_worker WHERE id = %s"
+    assert await one(connection, died, dead.worker)
+    assert not await one(connection, died, living.worker)
 
 
 @pytest.mark.spec("S197b")
 async def test_a_slow_beat_makes_a_child_silent_only_after_the_beats_that_may_fail(connection):
     """A beat of 90 s with a lease of 600 s: three beats that failed are still health."""
     slow = Settings(heartbeat_seconds=90.0, lease_seconds=600.0)
-    supervisor = Supervisor(["unused"], 1, slow, restart=True, max_runtime=None)
-    assert supervisor.stale_seconds == slow.tolerated_silence_seconds == 265.5
+    late, frozen = a_child(7), a_child(8)
+    supervisor = supervisor_of(slow, late, frozen)
+    watch = supervisor.watch
+    assert watch.stale_seconds == slow.tolerated_silence_seconds == 265.5
     # After an outage a beat is tried again within a quarter, and may take its budget.
-    assert supervisor.look_seconds > slow.heartbeat_seconds / 4 + slow.beat_budget_seconds
-    for pid, silence in ((7, 200.0), (8, 300.0)):
-        supervisor.children[pid] = Child(pid)
-        seen = {"pid": pid, "supervisor": supervisor.id, "last_seen_at": ago(silence)}
-        await add_worker(connection, **seen)
+    assert watch.look_seconds > slow.heartbeat_seconds / 4 + slow.beat_budget_seconds
+    for child, silence in ((late, 200.0), (frozen, 300.0)):
+        await add_worker(connection, id=child.worker, last_seen_at=ago(silence))
     for _ in range(2):
-        await supervisor._end_the_silent()
+        await watch.end_the_silent()
     await supervisor._session.close()
-    supervisor.children[7].send_signal.assert_not_called()
-    supervisor.children[8].send_signal.assert_called_once_with(signal.SIGKILL)
-    quick = Supervisor(["unused"], 1, Settings(), restart=True, max_runtime=None)
+    late.process.send_signal.assert_not_called()
+    frozen.process.send_signal.assert_called_once_with(signal.SIGKILL)
+    quick = supervisor_of(Settings()).watch
     assert (quick.stale_seconds, quick.look_seconds) == (60.0, 15.0)
 
 
@@ -440,9 +461,10 @@ async def test_the_jobs_of_killed_children_come_back_at_once(nodes, connection):
         await recovery(connection, chosen)
 
 
-def _environment(pid):
+def _worker(pid):
+    """The identity that its supervisor has given to a child."""
     pairs = Path(f"/proc/{pid}/environ").read_text().split("\0")
-    return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+    return dict(pair.split("=", 1) for pair in pairs if "=" in pair)["JOBQUEUE_WORKER"]
 
 
 def test_a_worker_is_due_for_recycling_by_its_memory():

@@ -10,7 +10,7 @@ from tests.rows import add_running, add_worker, ago, ahead, job_row, one
 
 
 async def beat(connection, worker, held, **changes):
-    given = {"lease": 30.0, "phase": "RUNNING", "wake": "notified", **changes}
+    given = {"lease": 30.0, "leader_lease": 15.0, "phase": "RUNNING", "wake": "notified", **changes}
     return await heartbeat.beat(
         connection, worker, [heartbeat.HeldLease(*pair) for pair in held], **given
     )

@@ -139,7 +139,9 @@ class Store(RuleBasedStateMachine):
         token = self.aimed(token, stale)
         job = self.some_job(token)
         given = [heartbeat.HeldLease(job, token)]
-        beat = heartbeat.beat(self.connection, WORKERS[0], given, lease=3600.0, phase="", wake="")
+        beat = heartbeat.beat(
+            self.connection, WORKERS[0], given, lease=3600.0, leader_lease=15.0, phase="", wake=""
+        )
         answer = self.do(beat)
         held = self.holder(token)
         assert answer.renewed == ({token} if held else set())

@@ -37,7 +37,9 @@ async def claim(connection, job, token):
 
 async def renew(connection, job, token):
     held = [heartbeat.HeldLease(job, token)]
-    await heartbeat.beat(connection, WORKER, held, lease=30, phase="RUNNING", wake="")
+    await heartbeat.beat(
+        connection, WORKER, held, lease=30, leader_lease=15, phase="RUNNING", wake=""
+    )
 
 
 def finishing(outcome, **values):

@@ -30,7 +30,11 @@ def test_the_dashboard_shows_all_of_the_queue_on_one_page(operator: Client) -> N
     rows.job(queue="mail")
     Queue.objects.create(name="mail", paused_at=now, paused_by="bob")
     LeaderLease.objects.create(
-        name="maintenance", holder=worker.pk, term=7, acquired_at=now, expires_at=now + timedelta(9)
+        name="maintenance",
+        holder=worker.pk,
+        term=7,
+        acquired_at=now,
+        expires_at=now + timedelta(seconds=15),
     )
     Schedule.objects.create(name="nightly", task=rows.TASK, cron="0 3 * * *", next_run_at=now)
     minute = now.replace(second=0, microsecond=0) - timedelta(minutes=5)

@@ -2,6 +2,7 @@ import json
 from datetime import timedelta
 from io import StringIO
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -9,7 +10,7 @@ from django.db import connection
 from django.utils import timezone
 
 from jobqueue.insight import doctor
-from jobqueue.models import Job, Queue
+from jobqueue.models import Job, LeaderLease, Queue
 from jobqueue.states import State
 from tests.web import rows
 
@@ -148,6 +149,31 @@ def test_only_notifications_that_do_not_arrive_are_blamed_on_a_pooler(
     text = run("doctor")[1]
     assert ("hears no notifications" in text) == bool(remedy)
     assert remedy in text
+
+
+@pytest.mark.spec("S230")
+@pytest.mark.parametrize(
+    ("seconds", "heard", "leads"),
+    [(10, 1, True), (-1, 1, False), (86_400, 1, False), (10, 40, False), (10, None, False)],
+)
+def test_the_doctor_believes_no_lease_that_the_workers_do_not_believe(
+    seconds: int, heard: int | None, leads: bool
+) -> None:
+    now, holder = timezone.now(), uuid4()
+    rows.worker()
+    if heard is not None:
+        rows.worker(id=holder, last_seen_at=now - timedelta(seconds=heard))
+    LeaderLease.objects.create(
+        name="maintenance",
+        holder=holder,
+        term=1,
+        acquired_at=now,
+        expires_at=now + timedelta(seconds=seconds),
+    )
+    assert ("There is no leader" in run("doctor")[1]) is not leads
+    facts = json.loads(run("status", "--json")[1])
+    assert facts["leader"]["holder"] == (str(holder) if leads else None)
+    assert [row["leads"] for row in facts["workers"] if row["leads"]] == [True] * leads
 
 
 @pytest.mark.spec("S230")

@@ -286,6 +286,19 @@ async def test_notes_for_operators_are_written_after_a_beat_and_kept_until_then(
     assert await one(connection, "SELECT note FROM jobqueue_jobevent WHERE job = 5") == "here"
 
 
+@pytest.mark.spec("S152", "S98")
+async def test_who_was_certified_dead_has_lost_all_its_tokens(bench, connection):
+    b = bench()
+    await b.heartbeat.beat()
+    inflight = [await b.hold(connection) for _ in range(3)]
+    b.registry.end(inflight[2])  # its outcome is on its way, fenced like any other
+    await connection.execute("UPDATE jobqueue_worker SET died_at = clock_timestamp()")
+    await b.heartbeat.beat()
+    assert [each.lost for each in inflight] == [True, True, False]
+    assert b.executor.stopped == [(each.claim.id, "lease") for each in inflight[:2]]
+    assert len(b.left) == 1
+
+
 # The trust, without a database: the clock is the loop's.
 
 

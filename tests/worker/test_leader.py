@@ -42,9 +42,16 @@ async def start(parameters):
     running = []
 
     def start(settings=SHORT, worker=None, **changes):
+        worker = worker or uuid4()
+        with psycopg.connect(**parameters) as connection:  # whose beats never stop, here
+            connection.execute(
+                "INSERT INTO jobqueue_worker (id, pid, phase, last_seen_at) "
+                "VALUES (%s, 1, 'RUNNING', now() + interval '1 h') ON CONFLICT DO NOTHING",
+                [worker],
+            )
         leader = Leader(
             parameters={**parameters, **changes},
-            worker=worker or uuid4(),
+            worker=worker,
             settings=settings,
             outage_log=OutageLog(),
             on_final=lambda ids: None,
@@ -201,6 +208,18 @@ async def test_a_leader_deposed_unnoticed_steps_down_and_does_no_harm(start, con
     await until(lambda: not leader.is_leading)
     await leader.resign()
     assert await one(connection, HOLDER) == usurper
+
+
+@pytest.mark.spec("S166")
+async def test_a_lease_in_the_name_of_nobody_known_holds_up_no_election(start, connection):
+    """An expiry of tomorrow, as a clock that was set back or a restored backup leaves it."""
+    row = {"name": "maintenance", "holder": uuid4(), "term": 3}
+    times = {"acquired_at": ago(0), "expires_at": ahead(86_400)}
+    await insert(connection, "jobqueue_leaderlease", "name", row | times)
+    leader = start()
+    await until(lambda: leader.is_leading)
+    assert leader.term == 4
+    assert await one(connection, "SELECT expires_at < now() + '1 h' FROM jobqueue_leaderlease")
 
 
 @pytest.mark.spec("S166")

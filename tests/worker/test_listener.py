@@ -50,7 +50,7 @@ class Ear:
 
     async def beat(self):
         proof = self.listener.next_proof()
-        given = {"lease": 30.0, "phase": "", "wake": self.listener.state}
+        given = {"lease": 30.0, "leader_lease": 15.0, "phase": "", "wake": self.listener.state}
         channel = self.listener.channel
         await heartbeat.beat(self.connection, self.me, [], **given)
         if proof:

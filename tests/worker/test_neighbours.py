@@ -18,6 +18,8 @@ pytestmark = [
     pytest.mark.spec("S109"),
 ]
 
+LEASES = {"lease": 30, "leader_lease": 15}
+
 
 @pytest.fixture
 def dead():
@@ -107,7 +109,7 @@ async def test_the_beat_shows_silent_neighbours_at_no_further_statement(connecti
     me = await add_worker(connection, **mine)
 
     async def beat():
-        return await heartbeat.beat(connection, me, [], lease=30, phase="RUNNING", wake="")
+        return await heartbeat.beat(connection, me, [], **LEASES, phase="RUNNING", wake="")
 
     await add_worker(connection, **dead, last_seen_at=ago(5))
     assert not (await beat()).silent
@@ -120,7 +122,7 @@ async def test_the_beat_calls_the_role_of_a_certified_dead_leader_vacant(connect
     await leadership.elect(connection, leader, 15)
 
     async def beat():
-        return await heartbeat.beat(connection, me, [], lease=30, phase="RUNNING", wake="")
+        return await heartbeat.beat(connection, me, [], **LEASES, phase="RUNNING", wake="")
 
     assert not (await beat()).leader_vacant
     await connection.execute(
@@ -131,9 +133,9 @@ async def test_the_beat_calls_the_role_of_a_certified_dead_leader_vacant(connect
 
 async def test_a_supervisor_certifies_the_children_it_has_reaped(connection):
     ours = await add_worker(connection, supervisor="s1", pid=10)
-    others = await add_worker(connection, supervisor="s2", pid=10)
+    other = await add_worker(connection, supervisor="s1", pid=10)
     clean = await add_worker(connection, supervisor="s1", pid=11, phase="STOPPED")
-    found = await deaths.certify_reaped(connection, "s1", [10, 11])
+    found = await deaths.certify_reaped(connection, [ours, clean])
     assert [death.worker for death in found] == [ours]
-    assert await died(connection, others) is None
+    assert await died(connection, other) is None
     assert await died(connection, clean) is None

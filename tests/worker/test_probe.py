@@ -2,6 +2,7 @@
 
 import http.client
 import socket
+from uuid import uuid4
 
 import pytest
 
@@ -150,5 +151,5 @@ def test_a_port_that_is_taken_ends_the_start_with_one_sentence(port):
     ],
 )
 def test_where_it_listens(address, child, expected):
-    parent = None if child is None else SupervisorLink("x", child, 0)
+    parent = None if child is None else SupervisorLink("x", child, 0, uuid4())
     assert address_of(address, parent) == expected

@@ -121,6 +121,8 @@ class Heartbeat:
         self._silent = answer.silent
         await self._send_proof(sent + self.settings.beat_budget_seconds)
         if answer.died_at is not None:
+            for inflight in renewed:  # the leader takes them back, whatever their leases say
+                self._lost(inflight)
             self.on_certified_dead("somebody certified this process as dead")
         elif not answer.registered:
             left = sent + self.settings.beat_budget_seconds - loop.time()
@@ -140,6 +142,7 @@ class Heartbeat:
                 for inflight in renewed
             ],
             lease=self.settings.lease_seconds,
+            leader_lease=self.settings.leader_lease_seconds,
             phase=self.phase(),
             idle=self.idle,
             dropped=self.signals_dropped(),

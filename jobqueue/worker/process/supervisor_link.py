@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import MutableMapping
 from dataclasses import dataclass
+from uuid import UUID
 
 SUPERVISOR = "JOBQUEUE_SUPERVISOR"
 CHILD = "JOBQUEUE_CHILD"
 PIPE = "JOBQUEUE_SUPERVISOR_PIPE"
+WORKER = "JOBQUEUE_WORKER"  # the identity that it is to register under
 RUNTIME = "JOBQUEUE_MAX_RUNTIME"  # what a replacement has left of --max-runtime
+WORDS = (SUPERVISOR, CHILD, PIPE, WORKER, RUNTIME)
 # A supervised child that wants to be replaced exits with one of these codes, which is no crash. The
 # second: in drain mode, after a job died.
 RECYCLED, RECYCLED_DIED = 10, 11
@@ -25,6 +28,7 @@ class SupervisorLink:
     id: str  # what Worker.supervisor holds
     child: int  # which of its children this is: 1, 2, …
     pipe: int
+    worker: UUID
     max_runtime: float | None = None  # instead of the command line's
 
     async def gone(self) -> None:
@@ -45,11 +49,18 @@ class SupervisorLink:
             loop.remove_reader(self.pipe)
 
 
-def parent(environment: Mapping[str, str] = os.environ) -> SupervisorLink | None:
-    """Return the supervisor of this process; None when it was started by hand."""
-    if SUPERVISOR not in environment:
+def parent(environment: MutableMapping[str, str] = os.environ) -> SupervisorLink | None:
+    """Return the supervisor of this process; None when it was started by hand. Its words are taken
+    out of the environment: a program that a handler starts is not the supervisor's child."""
+    given = {name: environment.pop(name, "") for name in WORDS}
+    if not given[SUPERVISOR]:
         return None
-    pipe = int(environment[PIPE])
-    os.set_inheritable(pipe, False)  # a program that a handler starts must not inherit it
-    runtime = float(environment[RUNTIME]) if RUNTIME in environment else None
-    return SupervisorLink(environment[SUPERVISOR], int(environment[CHILD]), pipe, runtime)
+    pipe = int(given[PIPE])
+    os.set_inheritable(pipe, False)
+    return SupervisorLink(
+        given[SUPERVISOR],
+        int(given[CHILD]),
+        pipe,
+        UUID(given[WORKER]),
+        float(given[RUNTIME]) if given[RUNTIME] else None,
+    )
