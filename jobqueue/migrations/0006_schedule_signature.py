@@ -1,5 +1,7 @@
 from django.db import migrations, models
 
+from jobqueue.migrations._locks import LockTimeout
+
 
 class Migration(migrations.Migration):
     dependencies = [
@@ -7,6 +9,7 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
+        LockTimeout(),
         migrations.AddField(
             model_name="schedule",
             name="signature",

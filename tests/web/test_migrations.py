@@ -16,6 +16,7 @@ from django.contrib.postgres.operations import (
 from django.db import migrations
 from django.db.migrations.loader import MigrationLoader
 
+from jobqueue.migrations._locks import LockTimeout
 from tests.databases import ROOT, manage, new_database, start, url_of
 
 pytestmark = pytest.mark.spec("S18")
@@ -115,6 +116,11 @@ def test_every_migration_after_the_first_is_written_for_a_table_in_use() -> None
     found = later_operations()
     assert {name for name, _, _ in found} >= STATEMENTS
     for name, migration, operation in found:
+        if isinstance(operation, LockTimeout):
+            assert operation is migration.operations[0]
+            continue
+        if isinstance(operation, migrations.AddField | AddConstraintNotValid):
+            assert isinstance(migration.operations[0], LockTimeout), f"{name}: begins with no bound"
         if isinstance(operation, migrations.RunSQL):
             assert name in STATEMENTS, f"{name}: show in a test of its own that it locks nobody out"
             continue
@@ -142,3 +148,17 @@ def test_storage_settings_apply_alongside_open_transactions(url: str) -> None:
         assert code == 0, err
         session.execute("UPDATE jobqueue_job SET priority = 1")
     assert ask(url, "SELECT priority FROM jobqueue_job") == [(1,)]
+
+
+@pytest.mark.spec("D101")
+@pytest.mark.timeout(120)
+def test_an_open_transaction_fails_a_migration_soon_and_the_next_try_succeeds(url: str) -> None:
+    """Longer it must not wait: whoever comes behind its lock waits too."""
+    assert manage("migrate", "jobqueue", "0004", url=url)[0] == 0
+    with psycopg.connect(url) as session:
+        session.execute("SELECT FROM jobqueue_job, jobqueue_worker, jobqueue_schedule")
+        code, _, err = manage("migrate", "jobqueue", url=url)
+        assert code == 1
+        assert "lock timeout" in err
+    code, _, err = manage("migrate", "jobqueue", url=url)
+    assert code == 0, err
