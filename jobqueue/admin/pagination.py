@@ -29,7 +29,9 @@ def _number(value: Any) -> int:
 
 
 def _text(value: Any) -> str:
-    return str(value).replace("\0", "")
+    text = str(value).replace("\0", "")
+    text.encode()  # half a surrogate pair is refused
+    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class Order:
                 f"after_{name}": parse(value)
                 for (name, _, parse), value in zip(self.columns, values, strict=True)
             }
-        except (ValueError, TypeError, binascii.Error, RecursionError):
+        except (ValueError, TypeError, OverflowError, binascii.Error, RecursionError):
             return {}
 
     def write(self, job: Job) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from django import forms
+from django.forms.fields import InvalidJSONInput
 from django.http import QueryDict
 from django.tasks.exceptions import InvalidTask
 from django.utils.translation import gettext as _
@@ -13,7 +14,7 @@ from django.utils.translation import gettext_lazy
 from jobqueue import redact
 from jobqueue.conf import settings
 from jobqueue.models import Schedule
-from jobqueue.payload import encode
+from jobqueue.payload import NotJSON, encode
 from jobqueue.scheduling import cron, operator_tasks
 from jobqueue.tasks import check_arguments, signature_text
 
@@ -28,6 +29,31 @@ def covered(schedule: Schedule) -> tuple[Any, Any]:
     return redact.cover_arguments(schedule.args, schedule.kwargs, schedule.signature)
 
 
+class ArgumentsField(forms.JSONField):
+    """JSON as a job may hold it: no text that is sent, however deep or odd, is an error."""
+
+    def to_python(self, value: Any) -> Any:
+        try:
+            found = super().to_python(value)
+        except (ValueError, RecursionError) as error:  # also more digits than Python reads
+            raise forms.ValidationError(
+                self.error_messages["invalid"], params={"value": value}
+            ) from error
+        try:
+            encode(found, _("the value"), settings().args_max_bytes, "ARGS_MAX_BYTES")
+        except NotJSON as error:
+            raise forms.ValidationError(redact.cover_text(str(error))) from error
+        return found
+
+    def bound_data(self, data: Any, initial: Any) -> Any:
+        """Return what the field shows again: as it was sent, where it is refused."""
+        try:
+            self.to_python(data)
+        except forms.ValidationError:
+            return InvalidJSONInput(data or "")
+        return super().bound_data(data, initial)
+
+
 class ScheduleForm(_Base):
     """Secrets among the arguments are shown covered, and are kept unless they are edited."""
 
@@ -35,13 +61,13 @@ class ScheduleForm(_Base):
         label=gettext_lazy("Task"),
         help_text=gettext_lazy("The project chooses which tasks are listed: OPERATOR_TASKS."),
     )
-    args = forms.JSONField(
+    args = ArgumentsField(
         label=gettext_lazy("Arguments"),
         required=False,
         initial=list,
         widget=forms.Textarea({"rows": 3}),
     )
-    kwargs = forms.JSONField(
+    kwargs = ArgumentsField(
         label=gettext_lazy("Keyword arguments"),
         required=False,
         initial=dict,
@@ -132,10 +158,7 @@ class ScheduleForm(_Base):
             self.add_error("queue", str(error))
             return
         if "args" in data and "kwargs" in data:
-            limit = settings().args_max_bytes
             try:
                 check_arguments(task, data["args"], data["kwargs"])
-                encode(data["args"], "args", limit, "ARGS_MAX_BYTES")
-                encode(data["kwargs"], "kwargs", limit, "ARGS_MAX_BYTES")
             except (TypeError, ValueError) as error:
                 self.add_error("args", redact.cover_text(str(error)))

@@ -36,6 +36,7 @@ EXITS = {
     "admin/jobs.py JobAdmin._story": OWN,
     "admin/perform.py log_object": "cover_text",
     "admin/queues.py QueueAdmin.act": OWN,
+    "admin/schedule_form.py ArgumentsField.to_python": "cover_text",
     "admin/schedule_form.py ScheduleForm._check_call": "cover_text",
     "admin/schedule_form.py ScheduleForm._value": OWN,
     "admin/schedule_form.py ScheduleForm.clean": INPUT,
