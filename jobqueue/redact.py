@@ -26,6 +26,7 @@ from jobqueue.redact_patterns import (
     VALUE,
     WORD,
 )
+from jobqueue.stored_json import Unreadable
 
 COVER = "••••••"
 SHOWN_CHARACTERS = 4_000
@@ -40,6 +41,8 @@ def cover(value: Any, depth: int = 0) -> Any:
     if depth > MAX_DEPTH:
         return "…"
     match value:
+        case Unreadable():
+            return str(value)
         case dict():
             named = any(is_secret(value[key]) for key in NAME_KEYS if key in value)
             return {
@@ -66,6 +69,8 @@ def cover_arguments(
     """Return both covered. A positional value goes by its parameter's name when it was stored;
     where that is not known (an empty or cut signature, more values than parameters), it is covered
     whatever it is."""
+    if isinstance(args, Unreadable):
+        return [str(args)], cover(kwargs)
     names, rest = _parameters(signature)
     going_by = [*names, *[rest] * len(args)]
     return [

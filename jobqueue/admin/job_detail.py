@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -16,6 +15,7 @@ from jobqueue.insight import stats
 from jobqueue.insight.why import Cause
 from jobqueue.models import Attempt, Job, JobEvent, Worker
 from jobqueue.states import FINAL, State
+from jobqueue.stored_json import read_stored
 
 ATTEMPTS_SHOWN = 50
 EVENTS_SHOWN = 100
@@ -172,8 +172,10 @@ def _values(job: Job) -> tuple[Shown, Shown, Shown | None, datetime | None]:
     if not found:
         return Shown(""), Shown(""), None, None
     sizes, texts, has_result, now = found[0][:3], found[0][3:6], found[0][6], found[0][7]
-    args, kwargs, result = (None if text is None else json.loads(text) for text in texts)
-    covered, covered_kwargs = redact.cover_arguments(args or [], kwargs or {}, job.signature)
+    args, kwargs, result = (None if text is None else read_stored(text) for text in texts)
+    covered, covered_kwargs = redact.cover_arguments(
+        [] if args is None else args, {} if kwargs is None else kwargs, job.signature
+    )
     return (
         _shown(covered, sizes[0], missing=args is None),
         _shown(covered_kwargs, sizes[1], missing=kwargs is None),

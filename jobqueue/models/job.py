@@ -1,13 +1,13 @@
 """The job: one row holds everything a worker or an operator needs."""
 
-from datetime import UTC, datetime
-
 from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Now
 from django.urls import reverse
 from django.utils.translation import gettext_lazy as _
 
+from jobqueue.models.moments import FIRST_MOMENT, LAST_MOMENT, is_sane
+from jobqueue.models.stored_json import StoredJSONField
 from jobqueue.states import FINAL, State
 from jobqueue.versions import UNDERSTANDS
 
@@ -20,16 +20,6 @@ STATE_LABELS = {
     State.DEAD: _("Dead"),
     State.CANCELLED: _("Cancelled"),
 }
-
-# Later moments overflow Python's datetime in some time zone; infinity does not load.
-LAST_MOMENT = datetime(9999, 1, 1, tzinfo=UTC)
-FIRST_MOMENT = datetime(1, 1, 2, tzinfo=UTC)
-
-
-def _is_sane(column: str) -> Q:
-    between = {f"{column}__gt": FIRST_MOMENT, f"{column}__lt": LAST_MOMENT}
-    return Q(**{f"{column}__isnull": True}) | Q(**between)
-
 
 FINAL_STATES = sorted(state.value for state in FINAL)
 _HOLDER_SET = Q(
@@ -57,15 +47,15 @@ class Job(models.Model):
 
     id = models.BigAutoField(primary_key=True)
     task = models.TextField(_("task"))
-    args = models.JSONField(_("arguments"), default=list, db_default=[])
-    kwargs = models.JSONField(_("keyword arguments"), default=dict, db_default={})
+    args = StoredJSONField(_("arguments"), default=list, db_default=[])
+    kwargs = StoredJSONField(_("keyword arguments"), default=dict, db_default={})
     signature = models.TextField(
         default="", db_default="", help_text=_("The parameters of the task when this was enqueued.")
     )
     queue = models.CharField(_("queue"), max_length=63, default="default", db_default="default")
     backend = models.TextField(default="default", db_default="default")
     priority = models.SmallIntegerField(_("priority"), default=0, db_default=0)
-    options = models.JSONField(
+    options = StoredJSONField(
         default=dict, db_default={}, help_text=_("What the call itself overrode.")
     )
 
@@ -110,8 +100,8 @@ class Job(models.Model):
     cancel_requested_by = models.TextField(default="", db_default="")
     cancel_reason = models.TextField(default="", db_default="")
 
-    progress = models.JSONField(null=True, blank=True)
-    result = models.JSONField(null=True, blank=True)
+    progress = StoredJSONField(null=True, blank=True)
+    result = StoredJSONField(null=True, blank=True)
 
     enqueued_at = models.DateTimeField(_("enqueued at"), db_default=Now())
     started_at = models.DateTimeField(_("started at"), null=True, blank=True)
@@ -149,9 +139,9 @@ class Job(models.Model):
             models.CheckConstraint(
                 name="jobqueue_job_times",
                 condition=Q(run_at__gt=FIRST_MOMENT, run_at__lt=LAST_MOMENT)
-                & _is_sane("hold_until")
-                & _is_sane("expires_at")
-                & _is_sane("parked_at"),
+                & is_sane("hold_until")
+                & is_sane("expires_at")
+                & is_sane("parked_at"),
             ),
         ]
         indexes = [

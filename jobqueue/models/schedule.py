@@ -4,9 +4,18 @@ from typing import Any, Self
 
 from django.db import models
 from django.db.models.functions import Now
+from django.db.models.lookups import Exact
 from django.utils.translation import gettext_lazy as _
 
+from jobqueue.models.moments import is_sane
+from jobqueue.models.stored_json import StoredJSONField
+
 PLANNED_FROM = ("cron", "timezone", "enabled")
+
+
+def _is_of_kind(column: str, kind: str) -> models.Q:
+    found = models.Func(column, function="jsonb_typeof", output_field=models.TextField())
+    return models.Q(Exact(found, models.Value(kind)))
 
 
 class Schedule(models.Model):
@@ -27,8 +36,8 @@ class Schedule(models.Model):
 
     name = models.CharField(_("name"), max_length=200, unique=True)
     task = models.TextField(_("task"))
-    args = models.JSONField(_("arguments"), default=list, blank=True, db_default=[])
-    kwargs = models.JSONField(_("keyword arguments"), default=dict, blank=True, db_default={})
+    args = StoredJSONField(_("arguments"), default=list, blank=True, db_default=[])
+    kwargs = StoredJSONField(_("keyword arguments"), default=dict, blank=True, db_default={})
     signature = models.TextField(
         default="",
         db_default="",
@@ -64,6 +73,16 @@ class Schedule(models.Model):
         verbose_name = _("schedule")
         verbose_name_plural = _("schedules")
         permissions = [("run_schedule", "Can run schedules now")]
+        constraints = [
+            models.CheckConstraint(
+                name="jobqueue_schedule_times",
+                condition=is_sane("next_run_at") & is_sane("last_run_at"),
+            ),
+            models.CheckConstraint(
+                name="jobqueue_schedule_arguments",
+                condition=_is_of_kind("args", "array") & _is_of_kind("kwargs", "object"),
+            ),
+        ]
         indexes = [
             models.Index(
                 fields=["next_run_at"],

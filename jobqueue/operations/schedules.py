@@ -10,6 +10,7 @@ from jobqueue.conf import settings
 from jobqueue.models import JobEvent, Schedule
 from jobqueue.operations.jobs import actor
 from jobqueue.scheduling import declared
+from jobqueue.stored_json import Unreadable
 from jobqueue.tasks import resolve
 
 
@@ -50,6 +51,9 @@ def run(schedule: Schedule, *, by: object = None, reason: str = "") -> int:
     Raises UnknownTask, or what an enqueue raises.
     """
     alias = settings().database
+    for name in ("args", "kwargs"):
+        if isinstance(stored := getattr(schedule, name), Unreadable):
+            raise TypeError(f"{name} {stored}")
     task = resolve(schedule.task).using(
         queue_name=schedule.queue or None, priority=schedule.priority
     )

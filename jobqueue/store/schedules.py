@@ -8,9 +8,10 @@ from datetime import datetime
 from typing import Any
 
 from psycopg import AsyncConnection
-from psycopg.rows import class_row, scalar_row
+from psycopg.rows import class_row, dict_row, scalar_row, tuple_row
 
 from jobqueue.store.inserts import INSERT
+from jobqueue.stored_json import Unreadable, read_stored
 
 Connection = AsyncConnection[Any]
 
@@ -42,7 +43,7 @@ async def next_run(connection: Connection, skip: Collection[int] = ()) -> Next:
 
 
 DUE = """
-SELECT id FROM jobqueue_schedule
+SELECT id, task FROM jobqueue_schedule
 WHERE enabled AND (next_run_at IS NULL OR next_run_at <= now())
   AND id <> ALL(%(skip)s::bigint[])
 ORDER BY next_run_at NULLS FIRST, id
@@ -50,16 +51,18 @@ LIMIT %(limit)s
 """
 
 
-async def due(connection: Connection, limit: int, skip: Collection[int] = ()) -> list[int]:
-    """Return the schedules that are due or have no plan yet."""
-    cursor = connection.cursor(row_factory=scalar_row)
+async def due(
+    connection: Connection, limit: int, skip: Collection[int] = ()
+) -> list[tuple[int, str]]:
+    """Return the schedules that are due or have no plan yet, with their tasks."""
+    cursor = connection.cursor(row_factory=tuple_row)
     await cursor.execute(DUE, {"limit": limit, "skip": list(skip)})
     return await cursor.fetchall()
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A schedule whose row this transaction holds."""
+    """A schedule whose row this transaction holds. What Python cannot read of it is in `fault`."""
 
     id: int
     name: str
@@ -72,12 +75,17 @@ class Due:
     priority: int
     catch_up: str
     next_run_at: datetime | None
+    planned: str | None  # the same, as the server writes it
     now: datetime
+    fault: str
 
 
+# SQL may have stored a date before Christ, an infinite one, or numbers of any length.
 LOCK_DUE = """
-SELECT id, name, task, args, kwargs, cron, timezone, queue, priority, catch_up, next_run_at,
-    clock_timestamp() AS now
+SELECT id, name, task, args::text, kwargs::text, cron, timezone, queue, priority, catch_up,
+    CASE WHEN next_run_at > '0001-01-02' AND next_run_at < '9999-01-01' THEN next_run_at
+    END AS next_run_at,
+    next_run_at::text AS planned, clock_timestamp() AS now
 FROM jobqueue_schedule
 WHERE id = %(id)s AND enabled AND (next_run_at IS NULL OR next_run_at <= clock_timestamp())
 FOR NO KEY UPDATE SKIP LOCKED
@@ -86,9 +94,23 @@ FOR NO KEY UPDATE SKIP LOCKED
 
 async def lock_due(connection: Connection, id: int) -> Due | None:
     """Lock a due schedule; None if another session holds it or has done it."""
-    cursor = connection.cursor(row_factory=class_row(Due))
+    cursor = connection.cursor(row_factory=dict_row)
     await cursor.execute(LOCK_DUE, {"id": id})
-    return await cursor.fetchone()
+    row = await cursor.fetchone()
+    return None if row is None else _as_due(row)
+
+
+def _as_due(row: dict[str, Any]) -> Due:
+    fault = ""
+    for name, kind in (("args", list), ("kwargs", dict)):
+        value = row[name] = read_stored(row[name])
+        if isinstance(value, Unreadable):
+            fault = f"{name} {value}"
+        elif not isinstance(value, kind):
+            fault = f"{name} is not a JSON {'array' if kind is list else 'object'}"
+    if row["next_run_at"] is None and row["planned"] is not None:
+        fault = f"next_run_at {row['planned']} is beyond the years 1 to 9998"
+    return Due(**row, fault=fault)
 
 
 TICK = """
@@ -149,7 +171,7 @@ UPDATE jobqueue_schedule SET
     next_run_at = COALESCE(%(next)s, clock_timestamp() + interval '1 minute'),
     enabled = strikes + 1 < %(most)s,
     disabled_reason = CASE WHEN strikes + 1 < %(most)s THEN disabled_reason ELSE %(reason)s END
-WHERE id = %(id)s AND enabled AND next_run_at IS NOT DISTINCT FROM %(planned)s
+WHERE id = %(id)s AND enabled AND next_run_at IS NOT DISTINCT FROM %(planned)s::timestamptz
 RETURNING enabled
 """
 
@@ -172,7 +194,7 @@ async def strike(
         STRIKE,
         {
             "id": schedule.id,
-            "planned": schedule.next_run_at,
+            "planned": schedule.planned,
             "error": error,
             "reason": reason,
             "next": next_run_at,

@@ -39,6 +39,34 @@ def test_each_tab_shows_the_jobs_of_its_state(operator: Client, state: State) ->
     assert page(operator, LIST).count('name="job"') == len(State)
 
 
+@pytest.mark.parametrize(
+    "number", ["1e5000", "9" * 5_000, "[" * 3_000 + "]" * 3_000], ids=["1e5000", "long", "deep"]
+)
+def test_no_page_falls_over_a_value_that_python_cannot_read(operator: Client, number: str) -> None:
+    fine = rows.job(State.DEAD)
+    for column, value in (
+        ("args", f"[{number}]"),
+        ("kwargs", f'{{"n": {number}}}'),
+        ("result", number),
+        ("progress", f'{{"done": {number}}}'),
+        ("options", f'{{"n": {number}}}'),
+    ):
+        job = rows.job(State.SUCCEEDED if column == "result" else State.DEAD)
+        with connection.cursor() as cursor:
+            cursor.execute(
+                f"UPDATE jobqueue_job SET {column} = %s::jsonb WHERE id = %s", [value, job.pk]
+            )
+        shown = page(operator, reverse("admin:jobqueue_job_change", args=[job.pk]))
+        assert "9" * 5_000 not in shown
+        if column in ("args", "kwargs", "result") and "[" not in number:
+            assert "cannot be read" in shown
+        page(operator, reverse("admin:jobqueue_dashboard_changelist"))
+        found = page(operator, LIST, q="order")
+        assert f"#{fine.pk}" in page(operator, LIST)
+        assert f"#{job.pk}" in page(operator, LIST), found
+        assert act(operator, "delete", job=[job.pk], confirmed="1").status_code in (200, 302)
+
+
 @pytest.mark.spec("S226")
 def test_the_retrying_tab_shows_scheduled_jobs_that_have_failed(operator: Client) -> None:
     rows.job(State.SCHEDULED)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
+from django.db import connection
 from django.test import Client
 from django.utils import timezone
 
@@ -36,6 +37,36 @@ def made(**fields: Any) -> Schedule:
     plan = {"name": "nightly", "task": rows.TASK, "cron": "0 3 * * *", "args": [7]}
     plan["signature"] = "(order, **options)"
     return Schedule.objects.create(**plan | fields)
+
+
+LONG = "9" * 5_000
+
+
+@pytest.mark.parametrize("value", ["[1e5000]", f"[{LONG}]"])
+def test_arguments_that_python_cannot_read_are_shown_as_that(operator: Client, value: str) -> None:
+    row, fine = made(), made(name="fine")
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE jobqueue_schedule SET args = %s::jsonb WHERE id = %s", [value, row.pk]
+        )
+    own = f"{LIST}{row.pk}/"
+    for address in ("/admin/jobqueue/dashboard/", LIST, own, f"{own}edit/"):
+        answer = operator.get(address)
+        assert answer.status_code == 200, address
+    shown = operator.get(own).content.decode()
+    assert "cannot be read" in shown
+    assert LONG not in shown
+    assert "fine" in operator.get(LIST).content.decode()
+    # It cannot run, and what is stored stays.
+    ran = operator.post(f"{own}act/run/", {"confirmed": "1"}, follow=True).content.decode()
+    assert "It cannot run: args cannot be read" in ran
+    operator.post(f"{own}act/disable/", {"confirmed": "1"})
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT enabled, args = %s::jsonb FROM jobqueue_schedule WHERE id = %s", [value, row.pk]
+        )
+        assert cursor.fetchone() == (False, True)
+    assert Schedule.objects.get(pk=fine.pk).args == [7]
 
 
 def test_a_new_schedule_waits_for_the_leader_to_plan_it(operator: Client) -> None:

@@ -1,20 +1,27 @@
 """Cron in the database: each tick makes one job, and a broken entry hurts itself only."""
 
 import asyncio
+import sys
+import threading
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import psycopg
 import pytest
 import pytest_asyncio
+from django.db import connection as django_connection
 from psycopg.rows import dict_row
 
+from jobqueue import tasks
 from jobqueue.conf import Settings
+from jobqueue.models import Schedule
 from jobqueue.store import schedules
 from jobqueue.store.connections import Session
 from jobqueue.store.error_classes import CallTimeout
+from jobqueue.worker.leadership import cron_steps
 from jobqueue.worker.leadership.cron_steps import STRIKES, CronSteps
 from tests.rows import ago, ahead, insert, one
+from tests.waiting import until
 
 
 @pytest_asyncio.fixture
@@ -31,6 +38,7 @@ async def leader(parameters):
 
     yield leader
     for ticking in made:
+        ticking.close()
         await ticking.session.close()
 
 
@@ -243,6 +251,116 @@ async def test_an_unknown_task_waits_for_newer_code_and_is_disabled_at_last(conn
     await connection.execute("UPDATE jobqueue_schedule SET next_run_at = now() - interval '2 d'")
     await leader().fire(20)
     assert not (await row(connection, schedule))["enabled"]
+
+
+UNREADABLE = {
+    "a number of 1e5000": ("args", "[1e5000]", "args cannot be read"),
+    "5,000 digits": ("kwargs", f'{{"text": {"9" * 5_000}}}', "kwargs cannot be read"),
+    "deeply nested": ("args", "[" * 3_000 + "]" * 3_000, "nested"),
+    "no array": ("args", '{"a": 1}', "args is not a JSON array"),
+    "no object": ("kwargs", "null", "kwargs is not a JSON object"),
+    "before every date": ("next_run_at", "-infinity", "next_run_at -infinity is beyond"),
+    "before Christ": ("next_run_at", "0044-03-15 12:00:00+00 BC", "BC is beyond"),
+}
+
+
+@pytest.fixture
+def without_constraints(transactional_db):
+    """As somebody may have altered the table."""
+    before = [*Schedule._meta.constraints]
+    with django_connection.schema_editor() as editor:
+        for constraint in before:
+            editor.remove_constraint(Schedule, constraint)
+    yield
+    Schedule.objects.all().delete()
+    with django_connection.schema_editor() as editor:
+        for constraint in before:
+            editor.add_constraint(Schedule, constraint)
+
+
+@pytest.mark.parametrize(("column", "value", "said"), UNREADABLE.values(), ids=UNREADABLE)
+async def test_a_row_that_python_cannot_read_gets_a_strike_and_stops_no_other(
+    without_constraints, connection, leader, column, value, said
+):
+    bad = await add(connection, cron="0 0 1 1 *")
+    kind = "timestamptz" if column == "next_run_at" else "jsonb"
+    change = f"UPDATE jobqueue_schedule SET {column} = %s::{kind} WHERE id = %s"
+    await connection.execute(change, [value, bad])
+    good = await add(connection)
+    one_leader = leader()
+    await one_leader.fire(20)
+    assert len(await jobs(connection)) == 1
+    seen = "SELECT last_run_at IS NOT NULL FROM jobqueue_schedule WHERE id = %s"
+    assert await one(connection, seen, good)
+    cursor = await connection.execute(
+        "SELECT strikes, enabled, next_run_at > now(), last_error FROM jobqueue_schedule "
+        "WHERE id = %s",
+        [bad],
+    )
+    strikes, enabled, planned, error = await cursor.fetchone()
+    assert (strikes, enabled, planned) == (1, True, True)
+    assert said in error
+    await one_leader.plan_next(20)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [(c, v) for c, v, _ in UNREADABLE.values() if c == "next_run_at"]
+    + [("args", "{}"), ("kwargs", "[]"), ("last_run_at", "infinity")],
+)
+async def test_the_table_refuses_what_python_cannot_read(connection, column, value):
+    schedule = await add(connection)
+    kind = "timestamptz" if column.endswith("_at") else "jsonb"
+    change = f"UPDATE jobqueue_schedule SET {column} = %s::{kind} WHERE id = %s"
+    with pytest.raises(psycopg.errors.CheckViolation):
+        await connection.execute(change, [value, schedule])
+
+
+async def test_a_task_whose_module_asks_the_database_is_imported_as_jobs_import_it(
+    connection, leader
+):
+    name = "tests.unit.asking_module"
+    sys.modules.pop(name, None)
+    tasks._known.pop(f"{name}.found", None)
+    schedule = await add(connection, task=f"{name}.found")
+    await leader().fire(20)
+    assert (await row(connection, schedule))["last_error"] == ""
+    assert [job["task"] for job in await jobs(connection)] == [f"{name}.found"]
+    assert sys.modules[name].IMPORTED_IN == "schedule-imports"
+
+
+async def test_an_import_that_takes_long_holds_up_no_other_schedule(
+    connection, leader, monkeypatch
+):
+    monkeypatch.setattr(cron_steps, "IMPORT_SECONDS", 0.2)
+    go = threading.Event()
+
+    def slow(path):
+        go.wait(30)
+        return tasks.resolve(path)
+
+    monkeypatch.setattr(cron_steps, "resolve", slow)
+    tasks._known.pop("tests.sample_tasks.send", None)
+    late = await add(connection, next_run_at=ago(5))
+    try:
+        tasks.resolve("tests.sample_tasks.post")
+        fine = await add(connection, task="tests.sample_tasks.post", args=["a"])
+        one_leader = leader()
+        await one_leader.fire(20)
+        assert (await row(connection, fine))["last_run_at"] is not None
+        after = await row(connection, late)
+        assert (after["last_run_at"], after["strikes"], after["enabled"]) == (None, 0, True)
+        assert "takes longer than" in after["last_error"]
+    finally:
+        go.set()
+    await until(lambda: tasks.known("tests.sample_tasks.send"))
+    await until(lambda: fired(one_leader, connection, late))
+
+
+async def fired(one_leader, connection, schedule):
+    await one_leader.plan_next(20)
+    await one_leader.fire(20)
+    return (await row(connection, schedule))["last_run_at"] is not None
 
 
 async def test_the_look_says_when_the_next_tick_is_due(connection, leader):

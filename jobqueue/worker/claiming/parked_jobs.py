@@ -13,8 +13,8 @@ from django.tasks import Task
 from jobqueue import tasks
 from jobqueue.clock import loop_time
 from jobqueue.store import parked
-from jobqueue.worker.execution.executor import resolve_in_thread
 from jobqueue.worker.threads.handler_thread import HandlerThread, HandlerThreads
+from jobqueue.worker.threads.resolving import resolve_in_thread
 
 LOOK_SECONDS = 10.0
 # Until the next look, where other workers took what was promoted here: they may not know the task.

@@ -36,7 +36,8 @@ from jobqueue.worker.outcomes import classify
 from jobqueue.worker.outcomes.attempt_options import Ended, How, Options, options_for
 from jobqueue.worker.outcomes.completer import Completer
 from jobqueue.worker.outcomes.task_signals import TaskSignals
-from jobqueue.worker.threads.handler_thread import HandlerThread, HandlerThreads
+from jobqueue.worker.threads.handler_thread import HandlerThreads
+from jobqueue.worker.threads.resolving import resolve_in_thread
 
 log = get_logger()
 
@@ -285,16 +286,3 @@ class Executor:
     def _end(self, inflight: InFlight) -> None:
         inflight.cancel_timer()
         self.registry.end(inflight)
-
-
-def resolve_in_thread(handler_thread: HandlerThread, path: str) -> Task[..., Any]:
-    """If a module raises anything while it is imported, its task is unknown here."""
-    handler_thread.prepare()
-    try:
-        return tasks.resolve(path)
-    except tasks.UnknownTask:
-        raise
-    except BaseException as error:
-        raise tasks.UnknownTask(f"importing {path} failed: {error!r}") from None
-    finally:
-        handler_thread.tidy()

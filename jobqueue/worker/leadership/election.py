@@ -68,8 +68,8 @@ class Leader:
             on_final=on_final,
             on_newer=self._on_newer,
         )
-        cron_steps = CronSteps(self._work, worker=worker, settings=settings, wake=work.wake)
-        work.add(*self.job_steps.steps(), *cron_steps.steps())
+        self._cron_steps = CronSteps(self._work, worker=worker, settings=settings, wake=work.wake)
+        work.add(*self.job_steps.steps(), *self._cron_steps.steps())
         self._election_due, self._stopping, self._ended, self._resigning = (
             asyncio.Event() for _ in range(4)
         )
@@ -143,6 +143,7 @@ class Leader:
             self._term = None
             self._ended.set()
             self.job_steps.close()
+            self._cron_steps.close()
             await self._session.close()
             await self._work.close()
 

@@ -6,9 +6,9 @@ leader's loop, never inside its transaction.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from jobqueue import tasks
@@ -16,7 +16,7 @@ from jobqueue.clock import loop_time
 from jobqueue.conf import Settings
 from jobqueue.logs import get_logger
 from jobqueue.store.reclaims import Lapsed, Verdict
-from jobqueue.worker.threads.handler_thread import HandlerThread
+from jobqueue.worker.threads.bounded_calls import BoundedCalls
 
 RULE_SECONDS = 1.0  # for one rule; after that the default applies
 BATCH_SECONDS = 2.0  # rules not asked by then wait for the next batch
@@ -28,7 +28,7 @@ class RetryRules:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._thread: HandlerThread | None = None
+        self._calls = BoundedCalls("retry-rules")
 
     async def verdicts(self, rows: Sequence[Lapsed]) -> list[Verdict]:
         """Return the rows with their delays; at least one, and as many as fit into the time."""
@@ -44,36 +44,24 @@ class RetryRules:
         task = tasks.known(row.task)
         if row.options == "{}" and task is not None and "backoff" not in tasks.options_of(task):
             return self._default(row)
-        if self._thread is None:
-            self._thread = HandlerThread("retry-rules")
-        asked = asyncio.wrap_future(self._thread.submit(self._ask, self._thread, row))
-        done, _ = await asyncio.wait({asked}, timeout=RULE_SECONDS)
-        if done and (error := asked.exception()) is None:
-            return float(asked.result())
-        if not done:  # the thread is abandoned to its call; another one asks the next rule
-            error = TimeoutError(f"no answer within {RULE_SECONDS:g} s")
-            self.close()
-        log.warning("backoff_failed", job=row.id, task=row.task, exc_info=error)
-        return self._default(row)
-
-    def _ask(self, thread: HandlerThread, row: Lapsed) -> float:
-        thread.prepare()
         try:
-            rule = json.loads(row.options).get("backoff", tasks.UNSET)
-            if rule is tasks.UNSET:
-                rule = _declared_rule(row.task)
-            return tasks.retry_delay(rule, row.failures + 1, self.settings)
-        finally:
-            thread.tidy()
+            return await self._calls.call(partial(self._ask, row), RULE_SECONDS)
+        except Exception as error:
+            log.warning("backoff_failed", job=row.id, task=row.task, exc_info=error)
+            return self._default(row)
+
+    def _ask(self, row: Lapsed) -> float:
+        rule = json.loads(row.options).get("backoff", tasks.UNSET)
+        if rule is tasks.UNSET:
+            rule = _declared_rule(row.task)
+        return tasks.retry_delay(rule, row.failures + 1, self.settings)
 
     def _default(self, row: Lapsed) -> float:
         return tasks.retry_delay(None, row.failures + 1, self.settings)
 
     def close(self) -> None:
         """End the thread after its last call."""
-        if self._thread is not None:
-            self._thread.close()
-            self._thread = None
+        self._calls.close()
 
 
 def _declared_rule(path: str) -> Any:
