@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from django.utils.functional import Promise
+from django.utils.translation import gettext, pgettext_lazy
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import pgettext_lazy
 
 from jobqueue.states import Phase, Reason
 
@@ -30,6 +30,16 @@ REASONS: Mapping[str, Promise] = {
     Reason.HELD: _("held until its old process is gone"),
     Reason.NO_CONNECTION: _("no database connection"),
 }
+LOST_WITH = f"{Reason.WORKER_LOST} with jobs "
+
+
+def reason_label(reason: str) -> str:
+    """What a job's reason is called."""
+    if reason.startswith(LOST_WITH):
+        return gettext("worker lost with jobs %(ids)s") % {"ids": reason.removeprefix(LOST_WITH)}
+    return str(REASONS.get(reason, reason))
+
+
 PHASES: Mapping[str, Promise] = {
     Phase.STARTING: _("starting"),
     Phase.RUNNING: pgettext_lazy("worker", "running"),

@@ -59,6 +59,9 @@ def _own(job: Job, now: datetime) -> Iterator[Cause]:
         yield Cause(text, _("Deploy the newer code."))
     if job.state == State.BLOCKED:
         yield _key(job)
+    if job.suspect:
+        text = _("Its last two attempts were lost with their process.")
+        yield Cause(text, _("Each worker runs one such job at a time."))
     if job.hold_until and job.hold_until > now:
         text = _("The process that ran it last may still touch it.")
         yield Cause(text, _("This resolves itself."), job.hold_until)

@@ -10,7 +10,7 @@ from psycopg import AsyncConnection
 from psycopg.rows import scalar_row, tuple_row
 
 from jobqueue.store.values import read_json, uuids
-from jobqueue.versions import CLAIMABLE
+from jobqueue.versions import CLAIMABLE, SUSPECT
 
 Connection = AsyncConnection[Any]
 
@@ -40,6 +40,7 @@ class Claim(NamedTuple):
     run_at: Any = None
     took: float = 0.0  # seconds into the claim when it reached this row
     fault: str = ""  # why its arguments or options cannot be read, if so; they are empty then
+    suspect: bool = False  # its last two attempts were lost: it may have killed their process
 
     @property
     def key(self) -> Key:
@@ -185,11 +186,11 @@ async def ready(connection: Connection, queue: str, limit: int, skip: Collection
     return await cursor.fetchall()
 
 
-ONLY = f"""\
+ONLY = """\
 picked AS MATERIALIZED (
     SELECT ARRAY(
         SELECT id FROM jobqueue_job
-        WHERE id = %(only)s AND {CLAIMABLE} AND queue = %(queue)s
+        WHERE id = %(only)s AND {condition} AND queue = %(queue)s
           AND (expires_at IS NULL OR expires_at > now())
           AND NOT EXISTS (
               SELECT FROM jobqueue_queue WHERE name = %(queue)s AND paused_at IS NOT NULL
@@ -198,7 +199,8 @@ picked AS MATERIALIZED (
     ) AS ids
 )
 """
-CLAIM_ONE = "\nWITH " + ONLY + CLAIM_PICKED
+CLAIM_ONE = "\nWITH " + ONLY.format(condition=CLAIMABLE) + CLAIM_PICKED
+CLAIM_SUSPECT = "\nWITH " + ONLY.format(condition=SUSPECT) + CLAIM_PICKED
 
 
 async def claim_one(
@@ -209,6 +211,37 @@ async def claim_one(
     cursor = connection.cursor(row_factory=tuple_row, binary=True)
     await cursor.execute(CLAIM_ONE, parameters)
     return as_claims(await cursor.fetchall(), [token])
+
+
+SUSPECTS = f"""
+SELECT queue, id FROM jobqueue_job
+WHERE {SUSPECT} AND (expires_at IS NULL OR expires_at > now())
+  AND (queue = ANY(%(queues)s::text[])
+       OR '*' = ANY(%(queues)s::text[]) AND ('-' || queue) <> ALL(%(queues)s::text[]))
+  AND queue NOT IN (SELECT name FROM jobqueue_queue WHERE paused_at IS NOT NULL)
+  AND id <> ALL(%(skip)s::bigint[])
+ORDER BY priority DESC, run_at, id
+LIMIT %(limit)s
+"""
+
+
+async def suspects(
+    connection: Connection, queues: Sequence[str], limit: int, skip: Collection[int]
+) -> list[tuple[str, int]]:
+    """Return queue and id of the first ready jobs that may have killed their process twice."""
+    cursor = connection.cursor(row_factory=tuple_row)
+    await cursor.execute(SUSPECTS, {"queues": list(queues), "limit": limit, "skip": list(skip)})
+    return await cursor.fetchall()
+
+
+async def claim_suspect(
+    connection: Connection, queue: str, worker: UUID, token: UUID, lease: float, job: int
+) -> list[Claim]:
+    """Take this suspect, if it is still ready."""
+    parameters = claim_parameters(queue, worker, [token], lease, None) | {"only": job}
+    cursor = connection.cursor(row_factory=tuple_row, binary=True)
+    await cursor.execute(CLAIM_SUSPECT, parameters)
+    return [claim._replace(suspect=True) for claim in as_claims(await cursor.fetchall(), [token])]
 
 
 def claim_parameters(
@@ -241,8 +274,8 @@ def _as_claim(
             read_json(options) if options else {},
         )
     except (ValueError, RecursionError) as error:
-        return Claim._make((id, token, task, [], {}, {}, *rest, str(error)))
-    return Claim._make((id, token, task, *read, *rest, ""))
+        return Claim._make((id, token, task, [], {}, {}, *rest, str(error), False))
+    return Claim._make((id, token, task, *read, *rest, "", False))
 
 
 # Asked after a cut connection: which of these tokens did the lost statement hand out?

@@ -74,6 +74,7 @@ WITH input AS (
         parked_at = CASE WHEN v.reason = 'unknown task' THEN COALESCE(j.parked_at, v.at) END,
         attempts = j.attempts + (v.outcome IS NOT NULL)::int,
         failures = j.failures + COALESCE(v.counted, false)::int,
+        suspect = j.suspect AND v.outcome IS NULL,
         interruptions = j.interruptions + (v.outcome IS NOT DISTINCT FROM 'INTERRUPTED')::int,
         snoozes = j.snoozes + (v.outcome IS NOT DISTINCT FROM 'SNOOZED')::int,
         last_error = CASE WHEN v.error_message <> '' OR v.error_class <> ''

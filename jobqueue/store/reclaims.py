@@ -48,6 +48,8 @@ async def lapsed(connection: Connection, limit: int, skip: Collection[int] = ())
     return await cursor.fetchall()
 
 
+# What was lost twice in a row is a suspect: it may have killed its process. A job of one or two
+# attempts ends before it can be one; its reason names what was lost beside it.
 # The condition is checked again on the locked row: a renewal may have come in between, and a
 # claim sent by a dead process may have executed after its death was certified.
 RECLAIM = f"""
@@ -56,7 +58,9 @@ WITH input AS (
         AS t(id bigint, token uuid, delay double precision)
 ), locked AS MATERIALIZED (
     SELECT j.id, j.lease_token, j.worker, j.claimed_at, j.attempts, j.failures, j.max_attempts,
-        j.expires_at, j.cancel_requested_at, j.lease_expires_at <= now() AS lapsed
+        j.expires_at, j.cancel_requested_at, j.lease_expires_at <= now() AS lapsed,
+        EXISTS (SELECT FROM jobqueue_attempt a
+            WHERE a.job_id = j.id AND a.number = j.attempts AND a.outcome = 'LOST') AS again
     FROM jobqueue_job j
     WHERE j.id = ANY(%(ids)s::bigint[]) AND j.lease_token = ANY(%(tokens)s::uuid[]) AND {OURS}
       AND (j.lease_expires_at <= now()
@@ -81,6 +85,11 @@ WITH input AS (
         reason = CASE
             WHEN v.state = 'CANCELLED' THEN 'cancelled after its worker was lost'
             WHEN v.state = 'DEAD' AND v.failures + 1 < v.max_attempts THEN 'expired'
+            WHEN v.state = 'DEAD' AND v.max_attempts <= 2 THEN 'worker lost' || COALESCE((
+                SELECT ' with jobs ' || string_agg(o.id::text, ', ') FROM (
+                    SELECT id FROM jobqueue_job
+                    WHERE state = 'RUNNING' AND worker = v.worker AND id <> v.id
+                    ORDER BY id LIMIT 20) o), '')
             WHEN v.state = 'DEAD' THEN 'worker lost'
             ELSE 'retry'
         END,
@@ -88,6 +97,7 @@ WITH input AS (
             THEN v.at + v.delay * interval '1 second' ELSE j.run_at END,
         attempts = j.attempts + 1,
         failures = j.failures + 1,
+        suspect = v.again AND v.state IN ('SCHEDULED', 'READY'),
         last_error = 'jobqueue.exceptions.WorkerLost: worker ' || v.worker || ': ' || v.why,
         finished_at = CASE WHEN v.state IN ('DEAD', 'CANCELLED') THEN v.at END,
         worker = NULL, lease_token = NULL, lease_expires_at = NULL, claimed_at = NULL,

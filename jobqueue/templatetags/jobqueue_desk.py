@@ -106,7 +106,7 @@ def outcome_label(value: str) -> str:
 
 @register.filter
 def reason_label(value: str) -> str:
-    return redact.cover_text(str(labels.REASONS.get(value, value)))
+    return redact.cover_text(labels.reason_label(value))
 
 
 @register.filter

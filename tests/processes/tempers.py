@@ -8,6 +8,7 @@ import atexit
 import ctypes
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -114,6 +115,14 @@ async def leave_pool(context, seconds):
     """A call in the loop's own pool of threads, which nobody awaits."""
     asyncio.get_running_loop().run_in_executor(None, time.sleep, seconds)
     note(context, "end")
+
+
+@task(takes_context=True)
+def poison(context, seconds):
+    """As a bug in a library written in C, or the kernel's memory killer."""
+    note(context, "begin")
+    time.sleep(seconds)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @task(takes_context=True)

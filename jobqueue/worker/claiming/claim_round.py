@@ -136,7 +136,7 @@ class ClaimRound:
     async def _claim_around(self, queue: str) -> bool:
         """Claim while a row is set aside: without outcomes, and always from the queue's start."""
         try:
-            asked = await self._claim_plain(
+            asked = await self.claim_plain(
                 claims.claim_around, queue, self.intake.free, self.aside.ids()
             )
         except psycopg.Error as error:
@@ -154,14 +154,14 @@ class ClaimRound:
             if self.intake.stopped.is_set() or self.intake.free <= 0:
                 break
             try:
-                await self._claim_plain(claims.claim_one, queue, 1, job)
+                await self.claim_plain(claims.claim_one, queue, 1, job)
             except psycopg.Error as error:
                 if not concerns_row(error):
                     raise
                 self.aside.add(job, error)
         return len(jobs) >= free
 
-    async def _claim_plain(
+    async def claim_plain(
         self,
         verb: Callable[..., Coroutine[Any, Any, list[Claim]]],
         queue: str,
@@ -171,7 +171,7 @@ class ClaimRound:
         """Send a claim without outcomes; return how many rows it brought."""
         intake, sent = self.intake, loop_time()
         tokens, lease = new_tokens(max(count, 0)), intake.settings.lease_seconds
-        given = tokens[0] if verb is claims.claim_one else tokens
+        given = tokens[0] if verb in (claims.claim_one, claims.claim_suspect) else tokens
         intake.note_asked(len(tokens), len(tokens))
         try:
             rows = await self.session.call(

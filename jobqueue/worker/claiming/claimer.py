@@ -19,16 +19,15 @@ from jobqueue.worker.claiming.attempt_budget import AttemptBudget
 from jobqueue.worker.claiming.claim_round import CALL_SECONDS, ClaimRound, Intake
 from jobqueue.worker.claiming.lost_claims import LostClaims
 from jobqueue.worker.claiming.parked_jobs import ParkedJobs
-from jobqueue.worker.claiming.promotion_timer import PromotionTimer
+from jobqueue.worker.claiming.promotions import Promotions
 from jobqueue.worker.claiming.queue_selector import QueueSelector
 from jobqueue.worker.claiming.scan_cursor import ScanCursor
+from jobqueue.worker.claiming.suspects import Suspects
 from jobqueue.worker.execution.executor import Executor
 from jobqueue.worker.inflight import InFlightJobs
 from jobqueue.worker.outages import ErrorPolicy
 from jobqueue.worker.outcomes.completer import Completer
-from jobqueue.worker.row_batches import RowsAside, promote
 
-PROMOTE_LIMIT = 500
 # After a round that found fewer jobs than it asked for: a burst of wakes costs one more round.
 PAUSE_SECONDS = 0.006
 # The web side leaves out further wakes for this long after one (`jobqueue.notify`). The pause is
@@ -80,11 +79,9 @@ class Claimer:
         self.on_spent = on_spent
         self.budget = None if max_attempts is None else AttemptBudget(max_attempts, registry)
         self.selector, self.cursor = QueueSelector(queues), ScanCursor()
-        self.promotion_timer = PromotionTimer()
         self._wake, self._second_wanted = asyncio.Event(), asyncio.Event()
         self._stopped = asyncio.Event()
         self._lost_claims = LostClaims(self.session, worker)
-        self._aside = RowsAside("promote")
         self._polled_at, self._jitter = float("-inf"), 1.0
         self._woken_at = float("-inf")
         self._backlogged: set[str] = set()  # queues whose last round was full
@@ -99,19 +96,27 @@ class Claimer:
             most_successes=most_successes(settings.concurrency),
             budget=self.budget,
         )
-        self.parked = ParkedJobs(
+        self.first_round = ClaimRound(sessions[0], self.intake)
+        self.second_round = ClaimRound(sessions[1], self.intake)
+        self.suspects = Suspects(self.first_round, list(queues))
+        parked = ParkedJobs(
             executor.handler_threads,
             serves=self.selector.serves,
             taken=lambda: self.intake.parked_taken,
             on_known=self._wake.set,
         )
-        self.first_round = ClaimRound(sessions[0], self.intake)
-        self.second_round = ClaimRound(sessions[1], self.intake)
+        self.promotions = Promotions(
+            self._call,
+            parked,
+            on_ready=self._on_promoted,
+            notify_ready=lambda queue: self.notify_ready(queue),
+        )
 
     def wake(self, queue: str | None = None, priority: int | None = None) -> None:
         """Jobs of this queue (None: of any) may be ready; with a priority they are new."""
         if self.selector.mark_ready(queue):
             self.cursor.request_full_scan(queue, priority)
+            self.suspects.wake()
             self._woken_at = loop_time()
             self._wake.set()
 
@@ -122,7 +127,7 @@ class Claimer:
 
     def promote_in(self, seconds: float) -> None:
         """A job that this worker postponed falls due then; the leader may not know of it."""
-        if self.promotion_timer.add(seconds, loop_time()):
+        if self.promotions.timer.add(seconds, loop_time()):
             self._wake.set()
             self.registry.freed.set()
 
@@ -175,8 +180,8 @@ class Claimer:
             self.registry.freed.clear()
             if self.budget is not None and self.budget.is_spent:
                 self.on_spent()
-            if self.promotion_timer.pop_due(loop_time()):
-                await self._promote(notify=True)
+            if self.promotions.timer.pop_due(loop_time()):
+                await self.promotions.promote_due(notify=True)
             await self._wait(self.registry.freed, min(BOUND_SECONDS, self._seconds_to_promotion()))
             return True
         # There will soon be more room: one large round instead of two.
@@ -185,14 +190,16 @@ class Claimer:
             await self._wait(self.registry.freed, MERGE_SECONDS)
         self._wake.clear()  # before the statement is sent, so that a wake during the round is kept
         await self._poll()
-        await self._promote_parked()
+        await self.promotions.promote_parked(self.intake.room)
         queue = self.selector.next()
-        if queue is None:
-            await self._wait(self._wake, self._idle_seconds())
-        else:
+        if queue is not None:
             sent = loop_time()
             if not await self._claim(self.first_round, queue):
                 await self._pause_after_partial(queue, sent)
+        if self.suspects.due <= loop_time():
+            await self.suspects.claim()
+        elif queue is None:
+            await self._wait(self._wake, self._idle_seconds())
         return True
 
     async def _claim(self, claim_round: ClaimRound, queue: str) -> bool:
@@ -250,50 +257,37 @@ class Claimer:
         return self._polled_at + every * self._jitter - loop_time()
 
     def _seconds_to_promotion(self) -> float:
-        return max(self.promotion_timer.next - loop_time(), 0.0)
+        return max(self.promotions.timer.next - loop_time(), 0.0)
 
     def _idle_seconds(self) -> float:
-        to_parked = self.parked.due - loop_time()
-        seconds = max(min(self._seconds_to_poll(), self._seconds_to_promotion(), to_parked), 0.0)
+        due = min(self.promotions.next, self.suspects.due)
+        seconds = max(min(self._seconds_to_poll(), due - loop_time()), 0.0)
         return min(seconds, BOUND_SECONDS) if self._lost_claims else seconds
 
     async def _poll(self) -> None:
         """Poll every queue when it is time, even under steady wakes, so that no due job waits for
         a leader. Each wait gets a new jitter, or an idle fleet would poll in phase."""
-        if self.promotion_timer.pop_due(loop_time()):
-            await self._promote()
+        if self.promotions.timer.pop_due(loop_time()):
+            await self.promotions.promote_due()
         if self._seconds_to_poll() > 0:
             return
         if self.is_overdue():
-            await self._promote()
+            await self.promotions.promote_due()
         if self.selector.serves_every:
             names = await self.session.call(queue_names.ready_queues, CALL_SECONDS)
             self.selector.discover(names)
         self._polled_at, self._jitter = loop_time(), random.uniform(0.8, 1.2)  # noqa: S311
         self.selector.mark_ready(None)
+        self.suspects.wake()
         self.cursor.request_full_scan(None)
+
+    def _on_promoted(self, queue: str) -> bool:
+        self.cursor.request_full_scan(queue)
+        self.suspects.wake()
+        return self.selector.mark_ready(queue)
 
     async def _call(self, verb: Callable[..., Any], *args: Any) -> Any:
         return await self.session.call(verb, CALL_SECONDS, *args)
-
-    async def _promote(self, *, notify: bool = False) -> None:
-        """Make due jobs READY. Other workers are notified if there is no room for them here."""
-        queues = await promote(self._call, self._aside, PROMOTE_LIMIT)
-        if len(queues) == PROMOTE_LIMIT:
-            self.promotion_timer.add(0.0, loop_time())
-        for queue in set(queues):
-            is_served = self.selector.mark_ready(queue)
-            self.cursor.request_full_scan(queue)
-            if notify or not is_served:
-                self.notify_ready(queue)
-
-    async def _promote_parked(self) -> None:
-        """Make parked jobs READY for the free slots, once this code knows their task."""
-        if self.parked.due > loop_time() or (room := self.intake.room) <= 0:
-            return
-        for queue in set(await self.parked.promote(self._call, room)):
-            self.selector.mark_ready(queue)
-            self.cursor.request_full_scan(queue)
 
     async def _recover(self, seconds: float) -> None:
         """Return, unstarted and uncounted, what the lost rounds claimed."""

@@ -93,4 +93,7 @@ class PendingOutcomes:
 
 
 def _is_lendable(waiting: Waiting) -> bool:
-    return not waiting.lent and waiting.inflight.ended and can_exchange(waiting.ending)
+    inflight = waiting.inflight
+    if waiting.lent or inflight.claim.suspect:  # its end clears more than a success does
+        return False
+    return inflight.ended and can_exchange(waiting.ending)
