@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate
 
 import psycopg
-from psycopg import AsyncConnection
+from psycopg import AsyncConnection, errors
 from psycopg.pq import TransactionStatus
 from psycopg.types.json import set_json_loads
 
@@ -184,7 +184,23 @@ class Session:
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
-        connection = await self.open(seconds)
+        try:
+            return await self._call(end, verb, *args, **kwargs)
+        except errors.FeatureNotSupported:
+            # A migration has changed what a prepared statement returns. It was refused before it
+            # ran, and would be so in this session for ever.
+            await self.close()
+            return await self._call(end, verb, *args, **kwargs)
+
+    async def _call[**P, T](
+        self,
+        end: float,
+        verb: Callable[Concatenate[AsyncConnection[Any], P], Coroutine[Any, Any, T]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        loop = asyncio.get_running_loop()
+        connection = await self.open(end - loop.time())
         try:
             return await bounded(connection, verb(connection, *args, **kwargs), end - loop.time())
         except BaseException as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import decimal
 import sys
 import threading
 import traceback
@@ -54,6 +55,7 @@ class Running:
         self.thread = threading.Thread(target=self._run, name="worker")
 
     def _run(self) -> None:
+        decimal.getcontext()  # made in the context that each attempt copies, as an import might do
         try:
             self.code = self.worker.run()
         except BaseException as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import decimal
 import gc
 import json
 import resource
@@ -549,3 +550,21 @@ def test_a_retry_that_is_due_in_a_moment_starts_when_due(work, body, shared, lea
     first, second, third = attempts(job)
     assert second.started_at - first.finished_at >= timedelta(seconds=0.15)
     assert third.started_at - second.finished_at >= timedelta(seconds=0.3)
+
+
+@pytest.mark.parametrize("kind", ["call", "acall"])
+def test_each_attempt_has_a_decimal_context_of_its_own(work, body, kind):
+    running = work(concurrency=1)
+
+    def handler(precision):
+        before = decimal.getcontext().prec
+        decimal.getcontext().prec = precision
+        return before
+
+    async def coroutine(precision):
+        return handler(precision)
+
+    name = body(handler if kind == "call" else coroutine)
+    usual = decimal.DefaultContext.prec
+    for precision in (3, 4, 5):
+        assert running.final(getattr(jobs, kind).enqueue(name, precision)).result == usual

@@ -4,10 +4,13 @@ import psycopg
 import pytest
 from psycopg import errors
 
+from jobqueue.states import State
 from jobqueue.store.error_classes import CallTimeout
 from jobqueue.worker.outages import ErrorPolicy, OutageLog
 from jobqueue.worker.services import within
 from tests.events import captured
+from tests.worker import jobs
+from tests.worker.running import sql
 
 
 @pytest.fixture
@@ -67,3 +70,30 @@ async def test_a_shutdown_step_that_meets_a_transient_error_is_one_line_without_
     (line,) = logs
     assert (line["event"], line["step"]) == ("shutdown_step_skipped", "report")
     assert "exc_info" not in line
+
+
+def test_a_type_that_a_migration_alters_costs_fresh_sessions_and_nothing_else(work, body):
+    """What is prepared in a session cannot return other types: "cached plan must not change result
+    type"."""
+    running = work(heartbeat_seconds=0.3, lease_seconds=3.0, cancel_seconds=0.5, lead=True)
+    assert running.final(jobs.add.enqueue(1, 2)).result == 3
+    alter = "ALTER TABLE jobqueue_job ALTER COLUMN {} TYPE {}"
+    usual = {"priority": "smallint", "attempts": "integer", "queue": "varchar(63)"}
+    try:
+        with captured() as entries:
+            for column, kind in {"priority": "integer", "attempts": "bigint"}.items():
+                sql(alter.format(column, kind))
+                for number in range(3):
+                    assert running.final(jobs.add.enqueue(number, 2)).result == number + 2
+            sql(alter.format("queue", "text"))
+            row = running.final(jobs.once.enqueue(body(lambda: 1 / 0)))
+        assert (row.state, row.attempts) == (State.DEAD, 1)
+        assert running.thread.is_alive()
+        failed = [
+            e["event"] for e in entries if e["event"] in ("service_failed", "maintenance_failed")
+        ]
+        assert failed == []
+    finally:
+        for column, kind in usual.items():
+            sql(alter.format(column, kind))
+    assert running.stop() == 0

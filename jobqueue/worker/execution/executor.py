@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import decimal
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextvars import copy_context
@@ -191,6 +192,7 @@ class Executor:
         self.task_signals.started(inflight)
         current_inflight.set(inflight)
         current_job.set(claim.id)
+        decimal.setcontext(decimal.Context())  # the last one's may be in the context copied
         bind_contextvars(job=claim.id, task=claim.task, attempt=claim.attempts + 1)
         if claim.traceparent:
             bind_contextvars(traceparent=claim.traceparent)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from django.db import connections
-from psycopg.errors import ReadOnlySqlTransaction
+from psycopg.errors import FeatureNotSupported, ReadOnlySqlTransaction
 from psycopg.pq import TransactionStatus
 
 # Statements whose effect outlives the transaction and would reach the next handler.
@@ -39,8 +39,9 @@ class Watch:
         try:
             return execute(sql, params, many, context)
         except Exception as error:
-            # After a failover the session may still be on the server that is now a standby.
-            if isinstance(error.__cause__, ReadOnlySqlTransaction):
+            # After a failover the session may still be on the server that is now a standby; after a
+            # migration what it has prepared may return other types.
+            if isinstance(error.__cause__, ReadOnlySqlTransaction | FeatureNotSupported):
                 self.session_changed = True
             raise
 
