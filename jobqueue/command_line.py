@@ -9,11 +9,9 @@ from typing import Any
 from django.core.checks import ERROR
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
-from django.tasks import task_backends
 from django.tasks.exceptions import InvalidTaskBackend
 
-from jobqueue import conf
-from jobqueue.backend import JobQueueBackend
+from jobqueue import conf, queue_names
 from jobqueue.checks import check_backend
 from jobqueue.conf import Settings
 
@@ -45,7 +43,7 @@ def parse_queues(text: str | None) -> dict[str, int]:
     `-NAME` with it leaves one out (returned with the weight 0). Raises BadArgumentsError.
     """
     if text is None:
-        return dict.fromkeys(_own_queues(), 1)
+        return dict.fromkeys(queue_names.configured(), 1)
     weights: dict[str, int] = {}
     for part in text.split(","):
         name, colon, weight = part.strip().partition(":")
@@ -85,36 +83,17 @@ def _exclude(part: str, weights: dict[str, int]) -> None:
     weights[part] = 0
 
 
-def _own_backends() -> list[JobQueueBackend]:
-    backends = [task_backends[alias] for alias in task_backends.settings]
-    return [backend for backend in backends if isinstance(backend, JobQueueBackend)]
-
-
-def _own_queues() -> list[str]:
-    names: dict[str, None] = {}
-    for backend in _own_backends():
-        names.update(dict.fromkeys(sorted(backend.queues) or ["default"]))
-    return list(names)
-
-
 def _refuse_unknown_queues(names: Iterable[str]) -> None:
     """Otherwise a typo would make a worker that waits for ever."""
-    backends = _own_backends()
-    if not all(backend.queues for backend in backends):
-        return  # the enqueue accepts any name, too
-    known = _own_queues()
     for name in (given.removeprefix(conf.EXCEPT) for given in names):
-        if name != conf.EVERY_QUEUE and name not in known:
-            raise BadArgumentsError(
-                f"--queues: {name!r} is in no QUEUES of TASKS, so no job can be in it: "
-                f"write some of {', '.join(known)}."
-            )
+        if name != conf.EVERY_QUEUE and (fault := queue_names.fault(name)):
+            raise BadArgumentsError(f"--queues: {fault}")
 
 
 def _check_tasks() -> None:
     """Report faults in TASKS as the system checks do. Raises ImproperlyConfigured."""
     try:
-        backends = _own_backends()
+        backends = queue_names.own_backends()
     except InvalidTaskBackend as error:
         raise ImproperlyConfigured(f"TASKS: {error}") from None
     if not backends:

@@ -9,7 +9,7 @@ from django import forms
 from django.utils.functional import Promise
 from django.utils.translation import gettext, gettext_lazy, ngettext
 
-from jobqueue import operations
+from jobqueue import operations, queue_names
 from jobqueue.conf import QUEUE_NAME, QUEUE_NAME_RULE
 from jobqueue.models.job import STATE_LABELS
 from jobqueue.operations import BulkVerb, orders, verbs
@@ -36,6 +36,11 @@ class QueueForm(ReasonForm):
         if not QUEUE_NAME.match(name):
             raise forms.ValidationError(
                 gettext("Not a queue name: write %(rule)s."), params={"rule": QUEUE_NAME_RULE}
+            )
+        if queue_names.fault(name):
+            raise forms.ValidationError(
+                gettext("No job can be in this queue. QUEUES of TASKS has: %(known)s."),
+                params={"known": ", ".join(queue_names.configured())},
             )
         return name
 

@@ -10,6 +10,7 @@ from django.shortcuts import redirect
 from django.urls import URLPattern, reverse
 from django.utils.translation import gettext as _
 
+from jobqueue import queue_names
 from jobqueue.admin import bulk_orders, job_changelist, job_detail, perform
 from jobqueue.admin.actions import VERBS, JobVerb
 from jobqueue.admin.base import DeskAdmin, is_fragment, may, say
@@ -63,7 +64,7 @@ class JobAdmin(DeskAdmin):
             ],
             "ages": [(name, label, name == filters.age) for name, label in AGES.items()],
             "tasks": stats.tasks(),
-            "queues": sorted({*stats.configured_queues(), *stats.queue_names()}),
+            "queues": sorted({*queue_names.configured(), *stats.queue_names()}),
             "faults": faults,
             "verbs": [] if faults else self.verbs_for_list(request, filters),
             "window": job_changelist.WINDOW,

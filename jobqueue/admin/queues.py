@@ -11,11 +11,10 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from jobqueue import operations
+from jobqueue import operations, queue_names
 from jobqueue.admin.base import DeskAdmin, may
 from jobqueue.admin.perform import Act, perform_act
 from jobqueue.clock import database_time
-from jobqueue.conf import QUEUE_NAME
 from jobqueue.insight import stats
 from jobqueue.models import Queue
 
@@ -84,7 +83,7 @@ class QueueAdmin(DeskAdmin):
 
     def act(self, request: HttpRequest, pk: str, name: str) -> HttpResponse:
         """Pause or resume."""
-        if not QUEUE_NAME.match(pk):
+        if queue_names.unknown(pk):
             raise Http404(_("There is no queue of that name."))
         home = reverse("admin:jobqueue_queue_changelist")
         return perform_act(self, request, ACTS.get(name), Queue(name=pk), home)

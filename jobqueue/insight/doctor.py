@@ -10,7 +10,7 @@ from typing import Any
 from django.db import connections
 from django.db.migrations.executor import MigrationExecutor
 
-from jobqueue import conf
+from jobqueue import conf, queue_names
 from jobqueue.checks import server_fault
 from jobqueue.conf import settings
 from jobqueue.insight import stats
@@ -152,7 +152,10 @@ def _queues() -> Iterator[Finding]:
         waits = queue.ready.value
         if waits and not queue.workers:
             text = f"{waits} jobs wait in {queue.name!r}, which no running worker serves."
-            yield Finding(WARNING, text, f"Start one: manage.py runworker --queues {queue.name}")
+            remedy = f"Start one: manage.py runworker --queues {queue.name}"
+            if queue_names.fault(queue.name):
+                remedy = "Add it to QUEUES of TASKS, or move its jobs to another queue."
+            yield Finding(WARNING, text, remedy)
         if waits and queue.paused_at:
             by = f" by {queue.paused_by}" if queue.paused_by else ""
             text = f"{queue.name!r} is paused{by} since {queue.paused_at:%Y-%m-%d %H:%M} UTC."

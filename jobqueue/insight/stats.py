@@ -18,6 +18,7 @@ from django.db.models.functions import Now
 from jobqueue.conf import settings
 from jobqueue.insight import stats_sql as sql
 from jobqueue.models import Job, LeaderLease, Minute, Queue, Worker
+from jobqueue.queue_names import configured
 from jobqueue.states import Phase, State
 
 COUNTED_AT_MOST = 10_000
@@ -96,7 +97,7 @@ def queues(limit: int = COUNTED_AT_MOST) -> list[QueueFigures]:
         "limit": limit + 1,
         "sample": SCHEDULED_SAMPLE,
         "lease": settings().lease_seconds,
-        "known": configured_queues(),
+        "known": configured(),
     }
     found = []
     for name, ready, busy, scheduled, oldest, at, by, serving, more in rows(sql.QUEUES, parameters):
@@ -104,20 +105,6 @@ def queues(limit: int = COUNTED_AT_MOST) -> list[QueueFigures]:
         later = Count(scheduled, exact=not more)
         found.append(QueueFigures(name, waiting, busy, later, oldest, at, by, serving))
     return found
-
-
-def configured_queues() -> list[str]:
-    """The queues of this app's entries of TASKS, without connecting to anything."""
-    from django.tasks import task_backends
-
-    from jobqueue.backend import JobQueueBackend
-
-    names: set[str] = set()
-    for alias in task_backends:
-        backend = task_backends[alias]
-        if isinstance(backend, JobQueueBackend):
-            names.update(backend.queues)
-    return sorted(names)
 
 
 def jobs() -> QuerySet[Job]:

@@ -11,6 +11,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
+from jobqueue import queue_names
 from jobqueue.conf import serves, settings
 from jobqueue.insight import stats
 from jobqueue.models import Job, Queue
@@ -113,6 +114,8 @@ def _workers(job: Job, now: datetime) -> Iterator[Cause]:
     elif not serving:
         text = _("No running worker serves the queue %(queue)s.") % {"queue": job.queue}
         remedy = _("Start one: manage.py runworker --queues %(queue)s") % {"queue": job.queue}
+        if queue_names.fault(job.queue):
+            remedy = _("Add it to QUEUES of TASKS, or move its jobs to another queue.")
         yield Cause(text, remedy)
     elif all(row.worker.phase != Phase.RUNNING for row in serving):
         yield Cause(

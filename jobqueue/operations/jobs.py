@@ -18,8 +18,8 @@ from django.db import OperationalError, connections, transaction
 from django.db.models import QuerySet
 from django.tasks import TaskResult
 
-from jobqueue import signals
-from jobqueue.conf import QUEUE_NAME, QUEUE_NAME_RULE, settings
+from jobqueue import queue_names, signals
+from jobqueue.conf import settings
 from jobqueue.logs import get_logger
 from jobqueue.models import Job
 from jobqueue.notifications import Cancel, Ready
@@ -111,8 +111,11 @@ def reprioritise(jobs: Jobs, priority: int, *, by: object = None, reason: str = 
 
 
 def move(jobs: Jobs, queue: str, *, by: object = None, reason: str = "") -> Result:
-    """Move waiting jobs to another queue. Raises ValueError for an invalid name."""
-    return _run(sql.MOVE, "move", jobs, by, reason, queue=queue_name(queue))
+    """Move waiting jobs to another queue. Raises ValueError for one that
+    no job can be in."""
+    if fault := queue_names.fault(queue):
+        raise ValueError(fault)
+    return _run(sql.MOVE, "move", jobs, by, reason, queue=queue)
 
 
 def delete(jobs: Jobs, *, by: object = None, reason: str = "") -> Result:
@@ -144,13 +147,6 @@ def actor(by: object) -> str:
     """Return the name under which an act is recorded: of a user, or the text itself."""
     name = getattr(by, "get_username", None)
     return "" if by is None else str(name() if callable(name) else by)[:200]
-
-
-def queue_name(queue: str) -> str:
-    """Return the name. Raises ValueError if it is not one."""
-    if not isinstance(queue, str) or not QUEUE_NAME.match(queue):
-        raise ValueError(f"{queue!r} is not a queue name: write {QUEUE_NAME_RULE}.")
-    return queue
 
 
 def _run(
