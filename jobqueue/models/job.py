@@ -7,7 +7,7 @@ from django.urls import reverse
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue.models.moments import FIRST_MOMENT, LAST_MOMENT, is_sane
-from jobqueue.models.stored_json import StoredJSONField
+from jobqueue.models.stored_json import StoredJSONField, is_of_kind
 from jobqueue.states import FINAL, State
 from jobqueue.versions import UNDERSTANDS
 
@@ -142,6 +142,9 @@ class Job(models.Model):
                 & is_sane("hold_until")
                 & is_sane("expires_at")
                 & is_sane("parked_at"),
+            ),
+            models.CheckConstraint(
+                name="jobqueue_job_options", condition=is_of_kind("options", "object")
             ),
         ]
         indexes = [

@@ -4,18 +4,12 @@ from typing import Any, Self
 
 from django.db import models
 from django.db.models.functions import Now
-from django.db.models.lookups import Exact
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue.models.moments import is_sane
-from jobqueue.models.stored_json import StoredJSONField
+from jobqueue.models.stored_json import StoredJSONField, is_of_kind
 
 PLANNED_FROM = ("cron", "timezone", "enabled")
-
-
-def _is_of_kind(column: str, kind: str) -> models.Q:
-    found = models.Func(column, function="jsonb_typeof", output_field=models.TextField())
-    return models.Q(Exact(found, models.Value(kind)))
 
 
 class Schedule(models.Model):
@@ -80,7 +74,7 @@ class Schedule(models.Model):
             ),
             models.CheckConstraint(
                 name="jobqueue_schedule_arguments",
-                condition=_is_of_kind("args", "array") & _is_of_kind("kwargs", "object"),
+                condition=is_of_kind("args", "array") & is_of_kind("kwargs", "object"),
             ),
         ]
         indexes = [

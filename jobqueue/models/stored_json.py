@@ -3,8 +3,15 @@
 from typing import Any
 
 from django.db import models
+from django.db.models.lookups import Exact
 
 from jobqueue.stored_json import Unreadable, read_stored
+
+
+def is_of_kind(column: str, kind: str) -> models.Q:
+    """A constraint: the column holds an `object`, an `array`, …"""
+    found = models.Func(column, function="jsonb_typeof", output_field=models.TextField())
+    return models.Q(Exact(found, models.Value(kind)))
 
 
 class StoredJSONField(models.JSONField):

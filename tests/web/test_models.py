@@ -1,6 +1,8 @@
 """Rows that must not exist are refused by the database itself, whoever writes them."""
 
 import datetime as dt
+import json
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -159,3 +161,12 @@ def test_ready_jobs_of_a_queue_come_by_priority_then_due_time_then_id() -> None:
     )
     order = Job.objects.order_by("queue", F("priority").desc(), "run_at", "id")
     assert [job.pk for job in order] == [c.pk, b.pk, e.pk, a.pk, d.pk]
+
+
+@pytest.mark.parametrize("options", [[], None, "x", 5])
+def test_options_that_are_no_object_are_refused(options: Any) -> None:
+    job = rows.job()
+    with pytest.raises(IntegrityError), connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE jobqueue_job SET options = %s WHERE id = %s", [json.dumps(options), job.pk]
+        )

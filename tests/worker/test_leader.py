@@ -406,13 +406,21 @@ async def test_an_orphan_whose_options_are_unreadable_is_reclaimed_like_its_neig
     monkeypatch.setitem(sys.modules, "tests.odd", SimpleNamespace(rule=leaves))
     bad, _ = await add_running(connection)
     good, _ = await add_running(connection)
-    await connection.execute(
-        "UPDATE jobqueue_job SET options = %s::jsonb WHERE id = %s", [options, bad]
-    )
-    leader = start()
-    for job in (bad, good):
-        await until(lambda job=job: is_in(connection, job, "READY"))
-    assert leader.is_leading
+    await connection.execute("ALTER TABLE jobqueue_job DROP CONSTRAINT jobqueue_job_options")
+    try:
+        await connection.execute(
+            "UPDATE jobqueue_job SET options = %s::jsonb WHERE id = %s", [options, bad]
+        )
+        leader = start()
+        for job in (bad, good):
+            await until(lambda job=job: is_in(connection, job, "READY"))
+        assert leader.is_leading
+    finally:
+        await connection.execute("UPDATE jobqueue_job SET options = '{}'")
+        await connection.execute(
+            "ALTER TABLE jobqueue_job ADD CONSTRAINT jobqueue_job_options "
+            "CHECK (jsonb_typeof(options) = 'object')"
+        )
 
 
 @pytest.mark.spec("S181")
