@@ -72,7 +72,9 @@ def _copy(count: int) -> float:
         tail = f"benchmarks.tasks.note\t(number)\tdefault\tdefault\t0\t{{}}\tREADY\t{now}\t\\N\t5"
         lines = io.StringIO()
         for number in range(count):
-            lines.write(f"{first + number}\t[{number}]\t{{}}\t{tail}\t\\N\t\t{now}\n")
+            args = f"[{number}]"
+            size = len(args) + len("{}")
+            lines.write(f"{first + number}\t{args}\t{{}}\t{size}\t{tail}\t\\N\t\t{now}\n")
         text = lines.getvalue()
         start = time.perf_counter()
         with cursor.copy(COPY) as copy:

@@ -30,13 +30,18 @@ def encode(value: Any, where: str, max_bytes: int, setting: str) -> str:
     text = _dumps(value)
     if "e+" in text:
         text = _dumps(_exact(value))
-    size = len(text) if text.isascii() else len(text.encode())
+    size = size_of(text)
     if size > max_bytes:
         raise NotJSON(
             f"{where} takes {size} bytes as JSON; {setting} allows {max_bytes}. "
             "Store the data elsewhere and pass its key."
         )
     return text
+
+
+def size_of(text: str) -> int:
+    """Return how many bytes it takes."""
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def encode_result(value: Any, max_bytes: int) -> str:

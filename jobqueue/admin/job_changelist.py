@@ -27,7 +27,8 @@ from jobqueue.versions import CLAIMABLE, READY_APART, SCHEDULED_APART, TIMED
 PAGE = 50
 WINDOW = 20_000  # rows that a filter without an index may read
 TEXT_WINDOW = 2_000  # jobs whose arguments and errors one page of a text search reads
-TEXT_BYTES = 8_192  # larger arguments are not searched
+# Arguments that take more as JSON, or of which it is not known, are not searched.
+TEXT_BYTES = 8_192
 ERROR_READ = 4_000  # of an error; a row shows its first 300 characters, once it is covered
 
 COLUMNS = (
@@ -87,12 +88,12 @@ BIGINT_MAX = 2**63 - 1
 TEXT = """
 SELECT * FROM (SELECT * FROM ({rows}) n ORDER BY {order} LIMIT %(text_window)s) n
 WHERE n.last_error ILIKE %(pattern)s
-   OR pg_column_size(n.args) < %(text_bytes)s AND n.args::text ILIKE %(pattern)s
-   OR pg_column_size(n.kwargs) < %(text_bytes)s AND n.kwargs::text ILIKE %(pattern)s
+   OR n.args_bytes <= %(text_bytes)s
+      AND (n.args::text ILIKE %(pattern)s OR n.kwargs::text ILIKE %(pattern)s)
 """
 TEXT_COLUMNS = (
-    f"{COLUMNS}, CASE WHEN pg_column_size(args) < %(text_bytes)s THEN args ELSE '[]' END AS args,"
-    " CASE WHEN pg_column_size(kwargs) < %(text_bytes)s THEN kwargs ELSE '{}' END AS kwargs,"
+    f"{COLUMNS}, CASE WHEN args_bytes <= %(text_bytes)s THEN args ELSE '[]' END AS args,"
+    " CASE WHEN args_bytes <= %(text_bytes)s THEN kwargs ELSE '{}' END AS kwargs,"
     " signature"
 )
 

@@ -13,7 +13,7 @@ from jobqueue.conf import Settings
 from jobqueue.context import current_job
 from jobqueue.enqueueing import tracing
 from jobqueue.exceptions import ArgumentsError, EnqueueError
-from jobqueue.payload import NotJSON, encode
+from jobqueue.payload import NotJSON, encode, size_of
 from jobqueue.tasks import (
     UNSET,
     UnknownTask,
@@ -45,6 +45,7 @@ def draft(
         "task": task.module_path,
         "args": args_text,
         "kwargs": kwargs_text,
+        "args_bytes": size_of(args_text) + size_of(kwargs_text),
         "signature": signature_text(task.func, task.takes_context),
         "queue": task.queue_name,
         "backend": backend or task.backend,

@@ -14,6 +14,7 @@ from jobqueue.conf import settings
 from jobqueue.enqueueing.enqueue import notify_new, warn_of_another_transaction
 from jobqueue.enqueueing.job_row import draft, encode_arguments
 from jobqueue.exceptions import EnqueueError
+from jobqueue.payload import size_of
 from jobqueue.states import State
 
 RESERVE = """
@@ -26,8 +27,8 @@ SELECT ARRAY(SELECT nextval(ids) FROM source, generate_series(1, %(count)s)), cl
 # Columns that differ between jobs come first, so that the rest is formatted once per task.
 COPY = """
 COPY jobqueue_job
-    (id, args, kwargs, task, signature, queue, backend, priority, options, state, run_at,
-     expires_at, max_attempts, parent, traceparent, enqueued_at)
+    (id, args, kwargs, args_bytes, task, signature, queue, backend, priority, options, state,
+     run_at, expires_at, max_attempts, parent, traceparent, enqueued_at)
 FROM STDIN
 """
 BLOCK = 1_000  # lines sent at once
@@ -103,7 +104,8 @@ def _lines(ids: Iterable[int], rows: Iterable[Row], now: datetime) -> Iterator[s
         # JSON has no other characters that COPY would misread.
         args = row.args.replace("\\", "\\\\")
         kwargs = row.kwargs.replace("\\", "\\\\")
-        yield f"{number}\t{args}\t{kwargs}\t{tail}\n"
+        size = size_of(row.args) + size_of(row.kwargs)
+        yield f"{number}\t{args}\t{kwargs}\t{size}\t{tail}\n"
 
 
 def _common_fields(common: dict[str, Any], now: datetime) -> tuple[Any, ...]:

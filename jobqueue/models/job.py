@@ -49,6 +49,11 @@ class Job(models.Model):
     task = models.TextField(_("task"))
     args = StoredJSONField(_("arguments"), default=list, db_default=[])
     kwargs = StoredJSONField(_("keyword arguments"), default=dict, db_default={})
+    args_bytes = models.IntegerField(
+        null=True,
+        blank=True,
+        help_text=_("The size of the arguments as JSON. Unknown for older jobs."),
+    )
     signature = models.TextField(
         default="", db_default="", help_text=_("The parameters of the task when this was enqueued.")
     )

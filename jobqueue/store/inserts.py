@@ -3,10 +3,10 @@
 # One moment for the whole row, and a fresh one: a long transaction's own began long ago.
 INSERT = """
 INSERT INTO jobqueue_job
-    (task, args, kwargs, signature, queue, backend, priority, options, state, run_at, expires_at,
-     max_attempts, parent, traceparent, enqueued_at)
-VALUES (%(task)s, %(args)s::jsonb, %(kwargs)s::jsonb, %(signature)s, %(queue)s, %(backend)s,
-    %(priority)s, %(options)s::jsonb,
+    (task, args, kwargs, args_bytes, signature, queue, backend, priority, options, state, run_at,
+     expires_at, max_attempts, parent, traceparent, enqueued_at)
+VALUES (%(task)s, %(args)s::jsonb, %(kwargs)s::jsonb, %(args_bytes)s, %(signature)s, %(queue)s,
+    %(backend)s, %(priority)s, %(options)s::jsonb,
     CASE WHEN %(run_after)s::timestamptz > statement_timestamp() THEN 'SCHEDULED' ELSE 'READY' END,
     GREATEST(%(run_after)s::timestamptz, statement_timestamp()),
     GREATEST(%(run_after)s::timestamptz, statement_timestamp())

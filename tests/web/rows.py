@@ -1,5 +1,6 @@
 """Rows in every state, written as the worker would leave them."""
 
+import json
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -17,6 +18,8 @@ def job(state: State = State.READY, **fields: Any) -> Job:
     now = timezone.now()
     fields.setdefault("task", TASK)
     fields.setdefault("signature", "(order, **options)")
+    arguments = (fields.get("args", []), fields.get("kwargs", {}))
+    fields.setdefault("args_bytes", sum(len(json.dumps(value)) for value in arguments))
     fields.setdefault("run_at", now + timedelta(hours=1) if state == State.SCHEDULED else now)
     fields.setdefault("enqueued_at", now)
     if state == State.RUNNING:

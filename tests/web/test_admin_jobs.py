@@ -217,6 +217,25 @@ def test_text_is_searched_in_arguments_and_errors_but_never_finds_secrets(
 
 
 @pytest.mark.spec("S228")
+def test_a_search_reads_no_arguments_that_are_large_as_text_or_of_unknown_size(
+    operator: Client,
+) -> None:
+    from jobqueue.admin import job_changelist
+
+    most = job_changelist.TEXT_BYTES
+    compressible = ["whale" + "x" * 600_000]  # some 7 kB in the table
+    rows.job(args=compressible)
+    rows.job(kwargs={"n": "whale" + "x" * most})
+    rows.job(args=["whale"], args_bytes=None)  # of an older version
+    rows.job(args=["whale"], args_bytes=most + 1)
+    rows.job(args=["whale"], args_bytes=None, last_error="a whale")  # its error is searched
+    rows.job(args=["whale"], args_bytes=most)
+    shown = page(operator, LIST, text="whale")
+    assert shown.count('name="job"') == 2
+    assert "above 8 kB or of unknown size are left out" in shown
+
+
+@pytest.mark.spec("S228")
 def test_a_search_reveals_nothing_about_covered_values(
     operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

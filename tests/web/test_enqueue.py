@@ -56,7 +56,15 @@ def test_the_row_holds_all_that_a_worker_needs() -> None:
     assert (job.state, job.attempts, job.failures) == (State.READY, 0, 0)
     assert job.run_at == job.enqueued_at
     assert job.signature == "(number=0, *, text='')"
+    assert job.args_bytes == len("[3]") + len('{"text":"é"}'.encode())
     assert job.parent is None
+
+
+@pytest.mark.django_db
+def test_every_way_in_writes_down_how_large_the_arguments_are() -> None:
+    ids = jobqueue.enqueue_many([(send, [3]), (send, [], {"text": "é" * 10_000}), (send,)])
+    sizes = dict(Job.objects.filter(pk__in=ids).values_list("pk", "args_bytes"))
+    assert [sizes[id] for id in ids] == [3 + 2, 2 + 11 + 20_000, 2 + 2]
 
 
 @pytest.mark.spec("S20")

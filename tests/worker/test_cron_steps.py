@@ -79,6 +79,7 @@ async def test_a_due_schedule_makes_a_job_as_an_enqueue_would(connection, connec
         {"text": "x"},
     )
     assert (job["queue"], job["priority"], job["state"]) == ("mail", 9, "READY")
+    assert job["args_bytes"] == len("[3]") + len('{"text":"x"}')
     after = await row(connection, schedule)
     assert after["next_run_at"] > planned
     assert after["last_run_at"] is not None
