@@ -112,10 +112,8 @@ def everything(operators_tasks: None) -> Things:
             **secrets(JobEvent, job=job.pk, kind="loop blocked", note=f"{TEXT} at:\n{TEXT}")
         )
     Queue.objects.create(name="mail", paused_at=timezone.now())
-    schedule = Schedule.objects.create(
-        **secrets(Schedule, name="nightly", task=rows.TASK, cron="30 2 * * *", enabled=False),
-    )
-    Schedule.objects.filter(pk=schedule.pk).update(args=["ann", SECRET])
+    fields = {"name": "nightly", "task": rows.TASK, "cron": "30 2 * * *", "enabled": False}
+    schedule = Schedule.objects.create(**secrets(Schedule, args=["ann", SECRET], **fields))
     trail = [{"at": timezone.now().isoformat(), "what": "order", "by": "ann", "reason": TEXT}]
     order = BulkOrder.objects.create(
         **secrets(BulkOrder, verb="retry", filter={}, moment=timezone.now(), nonce="1",
