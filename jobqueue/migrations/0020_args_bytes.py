@@ -5,7 +5,7 @@ from jobqueue.migrations._locks import LockTimeout
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("jobqueue", "0017_valid_schedules"),
+        ("jobqueue", "0019_valid_job_options"),
     ]
 
     operations = [
