@@ -48,7 +48,7 @@ def evil(model: type[Model], **fields: Any) -> dict[str, Any]:
         text = f"{EVIL}|{model.__name__}.{field.name}|"
         if isinstance(field, JSONField):
             found[field.name] = [text, {text: [text]}]
-            if field.name == "kwargs":
+            if field.name in ("kwargs", "options"):
                 found[field.name] = {text: [text]}
         elif isinstance(field, CharField | TextField):
             found[field.name] = text[: field.max_length]
