@@ -162,11 +162,12 @@ class InFlight:
 
     def request_stop(self, why: Stop, now: float, cleanup_seconds: float) -> None:
         """Ask the handler to stop, once: a further request within `cleanup_seconds` is not
-        delivered, so it cannot cut a clean-up short. The first reason stands."""
+        delivered, so it cannot cut a clean-up short. The first reason stands. What has committed
+        has succeeded: there is nothing left to stop."""
         if why is Stop.CANCEL:
             self.control.cancelled = True
         is_cleaning_up = self.stop_reason is not None and now - self._stop_sent_at < cleanup_seconds
-        if self.ended or is_cleaning_up:
+        if self.ended or self.committed or is_cleaning_up:
             return
         if self.stop_reason is None:
             self.stop_reason, self.stop_requested_at = why, now

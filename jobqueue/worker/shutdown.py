@@ -128,7 +128,9 @@ class Shutdown:
         if running:
             self.sooner(HELD_EXIT_SECONDS)
         for inflight in running:
-            if inflight.fate is None:
+            if inflight.committed:
+                executor.record_committed(inflight)
+            elif inflight.fate is None:
                 executor.release_with_hold(inflight, hold=HOLD_SECONDS)
         services.expect("completer")
         completer.close()
@@ -156,8 +158,11 @@ class Shutdown:
 
 
 def _log_abandoned(inflight: InFlight) -> None:
-    stack = stacks.of_handler(inflight)
-    log.error("handler_abandoned", job=inflight.claim.id, task=inflight.claim.task, stack=stack)
+    job, task, stack = inflight.claim.id, inflight.claim.task, stacks.of_handler(inflight)
+    if inflight.committed:
+        log.error("commit_hook_abandoned", job=job, task=task, stack=stack)
+    else:
+        log.error("handler_abandoned", job=job, task=task, stack=stack)
 
 
 async def _first(seconds: float, *events: Coroutine[Any, Any, Any]) -> None:

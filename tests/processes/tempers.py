@@ -15,7 +15,7 @@ import threading
 import time
 from pathlib import Path
 
-from django.db import connection
+from django.db import connection, transaction
 from django.tasks import task
 
 
@@ -51,6 +51,13 @@ def sleep_deep(context, seconds):
     note(context, "begin")
     time.sleep(seconds)
     note(context, "end")
+
+
+@task(takes_context=True, atomic=True)
+def hang_after_commit(context, seconds):
+    """Its own hook waits for a mail server, say."""
+    transaction.on_commit(lambda: note(context, "hook") or time.sleep(seconds))
+    note(context, "begin")
 
 
 @task(takes_context=True)

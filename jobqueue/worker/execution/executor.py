@@ -106,6 +106,13 @@ class Executor:
         inflight.mark_released()
         self.completer.put(inflight, classify.interrupted(inflight, hold))
 
+    def record_committed(self, inflight: InFlight) -> None:
+        """An atomic handler has committed, and its on_commit hooks still run: it has succeeded."""
+        if inflight.fate is None:
+            assert inflight.recording is not None and inflight.recorded is not None  # noqa: S101, PT018
+            assert inflight.recorded.state is not None  # noqa: S101
+            self.completer.recorded(inflight, inflight.recording, inflight.recorded.state)
+
     async def _attempt(self, inflight: InFlight) -> None:
         """Every attempt ends, even one that fails outside its handler: a claim that never ended
         would keep its slot and its lease."""
@@ -272,8 +279,7 @@ class Executor:
         match ended.how:
             case How.RECORDED:
                 self._end(inflight)
-                assert inflight.recorded is not None and inflight.recorded.state  # noqa: S101, PT018
-                self.completer.recorded(inflight, ended.ending, inflight.recorded.state)
+                self.record_committed(inflight)
             case How.REFUSED:
                 self._end(inflight)
                 self.completer.refuse(inflight, ended.ending)

@@ -27,7 +27,7 @@ class StuckHandlers:
     def check(self) -> None:
         now = loop_time()
         for inflight in self.registry:
-            if inflight.stop_reason is None or inflight.ended:
+            if inflight.stop_reason is None or not inflight.needs_lease:
                 continue
             ignored = now - inflight.stop_requested_at
             over = ignored - self.settings.cancel_seconds

@@ -207,7 +207,7 @@ class Heartbeat:
 
     def _not_ending(self, inflight: InFlight, now: float) -> float | None:
         waited = now - inflight.stop_requested_at
-        asked = inflight.stop_reason is not None and not inflight.ended
+        asked = inflight.stop_reason is not None and inflight.needs_lease
         ignoring = asked and waited > self.settings.cancel_seconds
         return waited if ignoring else None
 
