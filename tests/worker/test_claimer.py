@@ -9,7 +9,7 @@ from jobqueue import notify
 from jobqueue.conf import Settings
 from jobqueue.store import claims, server_process
 from jobqueue.store.connections import Session
-from jobqueue.worker.claiming import claimer
+from jobqueue.worker.claiming import queue_pauses
 from jobqueue.worker.inflight import Fate
 from tests.events import captured
 from tests.rows import add_job, ahead, job_row, one
@@ -318,8 +318,8 @@ async def test_the_fifth_bug_in_a_row_ends_the_service(
 
 
 def test_a_job_with_a_skipped_wake_is_claimed_later_than_its_commit():
-    assert claimer.THIN_SECONDS >= notify.THIN_SECONDS
-    assert 0.9 * claimer.PAUSE_SECONDS > claimer.THIN_SECONDS
+    assert queue_pauses.THIN_SECONDS >= notify.THIN_SECONDS
+    assert 0.9 * queue_pauses.PAUSE_SECONDS > queue_pauses.THIN_SECONDS
 
 
 @pytest.mark.spec("S41")
@@ -327,12 +327,12 @@ async def test_a_job_whose_wake_was_skipped_does_not_wait_for_the_poll(
     make, connection, monkeypatch
 ):
     """Committed after the claim that another job's wake caused, and without a notification."""
-    monkeypatch.setattr(claimer, "THIN_SECONDS", 5.0)  # for a busy machine
+    monkeypatch.setattr(queue_pauses, "THIN_SECONDS", 5.0)  # for a busy machine
     intake, claim, later = make(), claims.claim, []
 
     async def behind_the_look(*args):
         rows = await claim(*args)
-        if intake.claimer._woken_at > 0 and not later:
+        if intake.claimer._pauses._woken_at and not later:
             later.append(await add_job(connection))
         return rows
 
@@ -388,3 +388,54 @@ async def test_a_stop_between_the_wake_and_the_round_is_no_error(make, connectio
         intake.run()
         await intake.tasks[0]
     assert "service_failed" not in [log["event"] for log in logs]
+
+
+MANY = [f"queue{number}" for number in range(1_000)]
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The queues that were asked for jobs, in order."""
+    asked, claim = [], claims.claim
+
+    async def noted(connection, queue, *rest):
+        asked.append(queue)
+        return await claim(connection, queue, *rest)
+
+    monkeypatch.setattr(claims, "claim", noted)
+    return asked
+
+
+async def test_waiting_costs_the_same_with_one_queue_as_with_a_thousand(make, connection, asked):
+    intake = make(Settings(poll_seconds=0.1), queues=MANY)
+    intake.run()
+    polls = set()
+    await until(lambda: polls.add(intake.claimer._polled_at) or len(polls) > 5)
+    assert asked == []
+    job = await add_job(connection, queue=MANY[700])
+    await until(lambda: intake.started() == [job])
+    assert set(asked) == {MANY[700]}
+
+
+async def test_a_wake_and_an_error_ask_no_empty_queue_of_many(make, connection, asked):
+    intake = make(queues=MANY)
+    intake.run()
+    await until(lambda: intake.claimer._polled_at > 0)
+    job = await add_job(connection, queue=MANY[3])
+    intake.claimer.wake()  # whatever it was, as after a reconnect of the listener
+    await until(lambda: intake.started() == [job])
+    late = await add_job(connection, queue=MANY[4])
+    intake.claimer.wake(MANY[4], 0)
+    await until(lambda: intake.started() == [job, late])
+    assert set(asked) == {MANY[3], MANY[4]}
+
+
+async def test_the_pause_of_one_queue_holds_up_no_other(make, connection, monkeypatch):
+    monkeypatch.setattr(queue_pauses, "PAUSE_SECONDS", 5.0)
+    names = MANY[:30]
+    job_ids = [await add_job(connection, queue=name) for name in names]
+    intake = make(Settings(poll_seconds=600.0, concurrency=29), queues=names)
+    intake.run()
+    await until(lambda: len(intake.started()) == 29, seconds=30)  # one after another: 150 s
+    assert set(intake.started()) < set(job_ids)
+    await until(lambda: not intake.claimer.selector._resting, seconds=30)

@@ -57,3 +57,17 @@ def test_a_found_queue_that_is_empty_again_is_asked_no_more_until_it_is_heard_of
     assert selector.choose(["b", "x"]) in ("b", "x")  # the second connection remembers them
     assert selector.mark_ready("b")
     assert selector.next() == "b"
+
+
+def test_a_queue_that_rests_keeps_its_mark_and_lets_the_others_go_first():
+    selector = QueueSelector({"a": 1, "b": 1})
+    selector.mark_ready("a")
+    assert not selector.has_others("a")
+    selector.mark_ready("b")
+    assert selector.has_others("a")
+    selector.rest("a")
+    assert [selector.next(), selector.next()] == ["b", None]
+    assert not selector.has_others("b")
+    assert selector.end_rest("a")
+    assert selector.next() == "a"
+    assert not selector.end_rest("a")

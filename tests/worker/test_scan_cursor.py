@@ -11,7 +11,7 @@ import pytest_asyncio
 from jobqueue.conf import Settings
 from jobqueue.store import claims
 from jobqueue.store.connections import Session
-from jobqueue.worker.claiming import claimer, scan_cursor
+from jobqueue.worker.claiming import queue_pauses, scan_cursor
 from jobqueue.worker.claiming.claim_round import new_tokens
 from jobqueue.worker.claiming.claimer import Claimer
 from jobqueue.worker.claiming.scan_cursor import ScanCursor
@@ -94,7 +94,7 @@ class Intake:
         jobs = [await add_job(connection, run_at=ago(60)) for _ in range(count)]
         self.claimer.wake()
         assert await self.started(count) == jobs
-        await asyncio.sleep(3 * claimer.PAUSE_SECONDS)
+        await asyncio.sleep(3 * queue_pauses.PAUSE_SECONDS)
         assert self.claimer.cursor.begin("default", asyncio.get_running_loop().time()).after
         return jobs
 

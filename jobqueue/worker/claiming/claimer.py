@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -20,6 +21,7 @@ from jobqueue.worker.claiming.claim_round import CALL_SECONDS, ClaimRound, Intak
 from jobqueue.worker.claiming.lost_claims import LostClaims
 from jobqueue.worker.claiming.parked_jobs import ParkedJobs
 from jobqueue.worker.claiming.promotions import Promotions
+from jobqueue.worker.claiming.queue_pauses import QueuePauses
 from jobqueue.worker.claiming.queue_selector import QueueSelector
 from jobqueue.worker.claiming.scan_cursor import ScanCursor
 from jobqueue.worker.claiming.suspects import Suspects
@@ -28,11 +30,6 @@ from jobqueue.worker.inflight import InFlightJobs
 from jobqueue.worker.outages import ErrorPolicy
 from jobqueue.worker.outcomes.completer import Completer
 
-# After a round that found fewer jobs than it asked for: a burst of wakes costs one more round.
-PAUSE_SECONDS = 0.006
-# The web side leaves out further wakes for this long after one (`jobqueue.notify`). The pause is
-# longer, so that the next round sees those jobs.
-THIN_SECONDS = 0.005
 # How long to wait for a write that frees more slots than are free now.
 MERGE_SECONDS = 0.01
 # The longest wait, in case an event was missed or a round's answer was lost.
@@ -83,7 +80,7 @@ class Claimer:
         self._stopped = asyncio.Event()
         self._lost_claims = LostClaims(self.session, worker)
         self._polled_at, self._jitter = float("-inf"), 1.0
-        self._woken_at = float("-inf")
+        self._pauses = QueuePauses(self.selector, self.cursor, self._wake.set)
         self._backlogged: set[str] = set()  # queues whose last round was full
         self.intake = Intake(
             worker=worker,
@@ -114,11 +111,21 @@ class Claimer:
 
     def wake(self, queue: str | None = None, priority: int | None = None) -> None:
         """Jobs of this queue (None: of any) may be ready; with a priority they are new."""
-        if self.selector.mark_ready(queue):
-            self.cursor.request_full_scan(queue, priority)
-            self.suspects.wake()
-            self._woken_at = loop_time()
-            self._wake.set()
+        if queue is None:
+            self._mark_all()
+        elif not self.selector.mark_ready(queue):
+            return
+        self.cursor.request_full_scan(queue, priority)
+        self.suspects.wake()
+        self._pauses.note_wake(queue)
+        self._wake.set()
+
+    def _mark_all(self) -> None:
+        """Any queue may have ready jobs. Where there are many, the next poll asks which have."""
+        if self.selector.is_many:
+            self._polled_at = float("-inf")
+        else:
+            self.selector.mark_ready(None)
 
     def poll(self) -> None:
         """Poll every queue now: scheduled jobs are overdue."""
@@ -140,7 +147,7 @@ class Claimer:
 
     async def run(self) -> None:
         """The service: claims while there is work and room, otherwise waits for both."""
-        self.selector.mark_ready(None)
+        self._mark_all()
         try:
             async with asyncio.TaskGroup() as connections:
                 connections.create_task(
@@ -158,7 +165,7 @@ class Claimer:
                 is_well = await step()
             except Exception as error:
                 delay = error_policy.failed(error)
-                self.selector.mark_ready(None)
+                self._mark_all()
                 self.cursor.request_full_scan(None)  # the failed round may have been one
                 self._wake.set()  # the other connection, if it is idle
                 # A wake does not end this wait, or a dead server would be asked again and again.
@@ -195,7 +202,7 @@ class Claimer:
         if queue is not None:
             sent = loop_time()
             if not await self._claim(self.first_round, queue):
-                await self._pause_after_partial(queue, sent)
+                await self._pauses.after_partial(queue, sent, partial(self._wait, self._stopped))
         if self.suspects.due <= loop_time():
             await self.suspects.claim()
         elif queue is None:
@@ -230,18 +237,6 @@ class Claimer:
         self._wake.set()  # the first one may be idle after a round that was not full
         return True
 
-    async def _pause_after_partial(self, queue: str, sent: float) -> None:
-        """Pause after a round that was not full: the queue looked empty."""
-        await self._wait(self._stopped, PAUSE_SECONDS * random.uniform(0.9, 1.1))  # noqa: S311
-        if sent < self._woken_at + THIN_SECONDS:  # the wake of a later job may have been skipped
-            self.selector.mark_ready(queue)
-        elif (seconds := self.cursor.seconds_to_full_scan(queue, sent)) > 0:
-            asyncio.get_running_loop().call_later(seconds, self._mark_ready, queue)
-
-    def _mark_ready(self, queue: str) -> None:
-        if self.selector.mark_ready(queue):
-            self._wake.set()
-
     async def _wait(self, event: asyncio.Event, seconds: float | None = None) -> None:
         """Wait for the event, at most this long. A stop ends the wait."""
         if not self._stopped.is_set():
@@ -273,11 +268,13 @@ class Claimer:
             return
         if self.is_overdue():
             await self.promotions.promote_due()
-        if self.selector.serves_every:
+        if self.selector.is_many:
             names = await self.session.call(queue_names.ready_queues, CALL_SECONDS)
             self.selector.discover(names)
+        else:
+            self.selector.mark_ready(None)
+        self._pauses.forget_old()
         self._polled_at, self._jitter = loop_time(), random.uniform(0.8, 1.2)  # noqa: S311
-        self.selector.mark_ready(None)
         self.suspects.wake()
         self.cursor.request_full_scan(None)
 

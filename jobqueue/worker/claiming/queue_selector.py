@@ -6,6 +6,9 @@ from collections.abc import Collection, Mapping
 
 from jobqueue.conf import EVERY_QUEUE, EXCEPT
 
+# Up to so many queues a poll claims from each of them; from then on it asks first which have jobs.
+FEW_QUEUES = 4
+
 
 class QueueSelector:
     """Smooth weighted round robin over the queues that may have ready jobs.
@@ -25,11 +28,17 @@ class QueueSelector:
         self._named = frozenset(self._weights)
         self._credit = dict.fromkeys(self._weights, 0)
         self._ready: set[str] = set()
+        self._resting: set[str] = set()  # not asked for a moment; they keep their marks
 
     @property
     def serves_every(self) -> bool:
         """Whether unnamed queues are served."""
         return self._further is not None
+
+    @property
+    def is_many(self) -> bool:
+        """Whether asking each queue costs more than asking which have jobs."""
+        return self.serves_every or len(self._named) > FEW_QUEUES
 
     def serves(self, queue: str) -> bool:
         """Whether jobs of this queue run here."""
@@ -53,6 +62,19 @@ class QueueSelector:
         for name in queues:
             self.mark_ready(name)
 
+    def has_others(self, queue: str) -> bool:
+        """Whether another queue than this one is to be asked now."""
+        return not self._ready - self._resting <= {queue}
+
+    def rest(self, queue: str) -> None:
+        """Do not ask this queue until `end_rest`."""
+        self._resting.add(queue)
+
+    def end_rest(self, queue: str) -> bool:
+        """Ask it again; return whether it was marked meanwhile."""
+        self._resting.discard(queue)
+        return queue in self._ready
+
     def _admit(self, queue: str) -> bool:
         if self._further is None or queue in self._excluded:
             return False
@@ -61,7 +83,7 @@ class QueueSelector:
 
     def next(self) -> str | None:
         """Return the queue whose turn it is and unmark it; None when no queue is ready."""
-        chosen = self.choose(self._ready)
+        chosen = self.choose(self._ready - self._resting if self._resting else self._ready)
         if chosen is not None:
             self._ready.discard(chosen)
         return chosen
