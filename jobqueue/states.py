@@ -89,6 +89,24 @@ class IdleReason(StrEnum):
     MAX_JOBS = "MAX_JOBS"  # no more attempts may begin in this process: it awaits the last ones
 
 
+class Stop(StrEnum):
+    """Why a handler was asked to stop."""
+
+    TIMEOUT = "timeout"
+    CANCEL = "cancel"
+    SHUTDOWN = "shutdown"
+    LEASE = "lease"  # lost, or impossible to renew in time
+
+
+class Fate(StrEnum):
+    """How a claim ended, as the shutdown's accounting counts it. Each claim has exactly one."""
+
+    COMPLETED = "completed"
+    INTERRUPTED = "interrupted"
+    RETURNED = "returned"
+    UNRECORDED = "unrecorded"
+
+
 class Wake(StrEnum):
     """How a worker hears of new jobs; instead of these, also "polling: " and an error."""
 

@@ -11,6 +11,7 @@ from jobqueue.store.connections import Session
 from jobqueue.store.workers import Identity
 from jobqueue.worker.bulk_orders import BulkOrders
 from jobqueue.worker.claiming.claimer import Claimer
+from jobqueue.worker.execution.default_executor import DefaultExecutor
 from jobqueue.worker.execution.executor import Executor
 from jobqueue.worker.execution.history import History
 from jobqueue.worker.execution.stuck import StuckHandlers
@@ -52,6 +53,7 @@ class Components:
         # The parts call each other in circles. A lambda names one that is made further down.
         self.outage_log, self.stopping = OutageLog(), shutdown.requested.is_set
         self.handler_threads = HandlerThreads()
+        self.default_executor = DefaultExecutor(self.handler_threads, settings.concurrency)
         self.receiver_threads = ReceiverThreads(stacks.of_thread)
         self.task_signals = TaskSignals(str(worker), send_finished, self.receiver_threads)
         self.outcome_events = OutcomeEvents(self.task_signals)
@@ -186,4 +188,5 @@ class Components:
         if self.leader is not None:
             self.leader.reconnect()
         self.handler_threads.renew()
+        self.default_executor.renew()
         self.claimer.wake()

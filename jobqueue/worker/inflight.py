@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
 from jobqueue.context import Control
+from jobqueue.states import Fate as Fate
+from jobqueue.states import Stop as Stop
 from jobqueue.store.claims import Claim
 from jobqueue.store.finish import Ending, Written
 from jobqueue.task_results import Past
@@ -21,22 +23,13 @@ if TYPE_CHECKING:
 type TaskCallback = Callable[[asyncio.Task[Any]], None]
 
 
-class Stop(StrEnum):
-    """Why a handler was asked to stop."""
+class Calls(Protocol):
+    """What a handler has given to the loop's default executor: see `execution.default_executor`."""
 
-    TIMEOUT = "timeout"
-    CANCEL = "cancel"
-    SHUTDOWN = "shutdown"
-    LEASE = "lease"  # lost, or impossible to renew in time
-
-
-class Fate(StrEnum):
-    """How a claim ended, as the shutdown's accounting counts it. Each claim has exactly one."""
-
-    COMPLETED = "completed"
-    INTERRUPTED = "interrupted"
-    RETURNED = "returned"
-    UNRECORDED = "unrecorded"
+    def submit(self, function: Callable[[], Any]) -> Future[Any]: ...
+    def stop(self, why: Stop) -> None: ...
+    def threads(self) -> list[HandlerThread]: ...
+    async def outlast(self) -> None: ...
 
 
 class InFlight:
@@ -53,6 +46,7 @@ class InFlight:
         "_stop_sent_at",
         "_timer",
         "blocked",
+        "calls",
         "children",
         "claim",
         "committed",
@@ -62,6 +56,7 @@ class InFlight:
         "fate",
         "handler_thread",
         "interrupt_raised",
+        "interruptible",
         "lost",
         "on_late_child",
         "past",
@@ -93,11 +88,13 @@ class InFlight:
         # How to interrupt this kind of handler, and how many seconds it has to clean up.
         self._interrupt: Callable[[Stop, float], None] | None = None
         self.interrupt_raised = False  # in the handler's thread
+        self.interruptible = True
         self.task: asyncio.Task[None] | None = None
         self._first_step_made = False
         self.deadline: float | None = None  # for what runs now, by the loop's clock
         self._timer: asyncio.TimerHandle | None = None
         self.handler_thread: HandlerThread | None = None
+        self.calls: Calls | None = None  # beside it, in threads of the default executor
         self.past: list[Past] = []  # its earlier attempts, if anything will read them
         self.result: TaskResult[..., Any] | None = (
             None  # made once the context or a signal asks for it
@@ -120,9 +117,9 @@ class InFlight:
         only its on_commit hooks are running."""
         return not (self.ended or self.committed)
 
-    def mark_started(self) -> None:
+    def mark_started(self, *, interruptible: bool = True) -> None:
         """The handler is about to be called."""
-        self.started = True
+        self.started, self.interruptible = True, interruptible
 
     def mark_renewed(self, sent: float) -> None:
         """A beat sent at that moment has renewed the lease."""
@@ -174,6 +171,8 @@ class InFlight:
         self._stop_sent_at = now
         if self._interrupt is not None:
             self._interrupt(why, cleanup_seconds)
+        if self.calls is not None:
+            self.calls.stop(why)
 
     def interrupt_by(self, interrupt: Callable[[Stop, float], None] | None) -> None:
         """How to interrupt what runs now; None once it can no longer be interrupted."""
@@ -192,6 +191,10 @@ class InFlight:
         """Return its thread, which it no longer needs."""
         thread, self.handler_thread = self.handler_thread, None
         return thread
+
+    def attach_calls(self, calls: Calls) -> None:
+        """It has made its first call in the loop's default executor."""
+        self.calls = calls
 
     def keep_past(self, past: list[Past]) -> None:
         """Keep its earlier attempts for the context and the signals."""

@@ -142,7 +142,9 @@ class Worker:
             heartbeat=self.components.heartbeat,
             leader=self.components.leader,
         )
-        self.watchdog.watch(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(self.components.default_executor)
+        self.watchdog.watch(loop)
 
     def _start(self) -> None:
         components, start = self.components, self.services.start
@@ -251,6 +253,7 @@ class Worker:
         closing = [session.close() for session in self.components.sessions]
         await asyncio.gather(self.probe.close(), *closing)
         self.components.handler_threads.close()
+        self.components.default_executor.shutdown()
         self.components.receiver_threads.close()
 
     def _exit_code(self) -> int:

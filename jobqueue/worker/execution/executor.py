@@ -32,7 +32,7 @@ from jobqueue.worker.execution.invocation import (
     watch_swallowed,
 )
 from jobqueue.worker.execution.loop_calls import LoopCalls
-from jobqueue.worker.inflight import InFlight, InFlightJobs, Stop
+from jobqueue.worker.inflight import Calls, InFlight, InFlightJobs, Stop
 from jobqueue.worker.outcomes import classify
 from jobqueue.worker.outcomes.attempt_options import Ended, How, Options, options_for
 from jobqueue.worker.outcomes.completer import Completer
@@ -194,7 +194,7 @@ class Executor:
     ) -> Callable[[], Any]:
         """Set up the attempt's own context; return the handler as a call without arguments."""
         claim = inflight.claim
-        inflight.mark_started()
+        inflight.mark_started(interruptible=options.interruptible)
         self._arm_timeout(inflight, options.timeout)
         self.task_signals.started(inflight)
         current_inflight.set(inflight)
@@ -261,9 +261,20 @@ class Executor:
         return ended or Ended(How.PUT, classify.of(inflight, value, error, options, self.settings))
 
     def _conclude_function(self, inflight: InFlight, future: Future[Ended]) -> None:
+        if inflight.children or inflight.calls is not None:
+            self.leftover_tasks.collect(inflight)
+        if inflight.calls is None:
+            self._conclude_ended(inflight, future)
+        else:  # it has not ended before they have
+            rest = self._outlast(inflight, inflight.calls, future)
+            inflight.attach_task(asyncio.Task(rest, context=self._context.copy()))
+
+    async def _outlast(self, inflight: InFlight, calls: Calls, future: Future[Ended]) -> None:
+        await calls.outlast()
+        self._conclude_ended(inflight, future)
+
+    def _conclude_ended(self, inflight: InFlight, future: Future[Ended]) -> None:
         if (error := future.exception()) is None:
-            if inflight.children:
-                self.leftover_tasks.collect(inflight)
             self._conclude(inflight, future.result())
         else:
             log.error(

@@ -39,6 +39,7 @@ GRACE_SECONDS = 0.5
 INTERRUPT_AGAIN_SECONDS = 0.01
 # How often to look for the query that delays an interrupt, and cancel it.
 QUERY_SECONDS = 0.25
+ENDED = "The handler has ended, and with it its database connections."
 # From a handler's end, however it ended, to what is to be written. Never raises.
 Judge = Callable[[Any, BaseException | None], Ended]
 
@@ -52,7 +53,7 @@ class OwnHandlerThread(Executor):
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         inflight = current_inflight.get()
         if inflight is None or inflight.on_late_child is not None:
-            raise RuntimeError("The handler has ended, and with it its database connections.")
+            raise RuntimeError(ENDED)
         return _handler_thread(inflight, self._threads).submit(fn, *args, **kwargs)
 
 
@@ -90,6 +91,8 @@ async def run_coroutine(
         error = raised
     inflight.interrupt_by(None)
     leftover_tasks.collect(inflight)
+    if inflight.calls is not None:
+        await inflight.calls.outlast()
     if error is None and inflight.handler_thread is None and _is_small(value):
         return judge(value, None)
     # Classified in its thread, so that a big result or a slow message delays no other handler. The

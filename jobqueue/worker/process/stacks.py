@@ -40,10 +40,14 @@ def of_task(task: asyncio.Task[Any]) -> str:
 
 
 def of_handler(inflight: InFlight) -> str:
-    """Return a handler's stack, in its own thread or on the loop."""
+    """Return a handler's stack, in its own thread or on the loop, and those of its calls in the
+    default executor."""
+    parts = [] if inflight.task is None else [of_task(inflight.task)]
     if inflight.handler_thread is not None and inflight.handler_thread.pending:
-        return of_thread(inflight.handler_thread.thread.ident)
-    return of_task(inflight.task) if inflight.task is not None else ""
+        parts = [of_thread(inflight.handler_thread.thread.ident)]
+    for thread in [] if inflight.calls is None else inflight.calls.threads():
+        parts.append(f"Thread {thread.thread.name}:\n{of_thread(thread.thread.ident)}")
+    return "\n".join(parts)
 
 
 def everything(loop: asyncio.AbstractEventLoop | None) -> str:

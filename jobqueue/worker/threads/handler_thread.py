@@ -129,11 +129,14 @@ class HandlerThread(Executor):
             self._user_code = False
             _set_async_exception(self.thread.ident, None)
 
-    def interrupt(self, kind: type[BaseException]) -> bool:
+    def interrupt(self, kind: type[BaseException], number: int | None = None) -> bool:
         """Raise this in the thread at its next line; return whether it will be. It will not if no
-        user code is running, soon after another one, or where it would do harm at this moment."""
+        user code is running, soon after another one, or where it would do harm at this moment.
+        `number`: only in this call."""
         with self._lock:
             now = time.monotonic()
+            if number is not None and number != self.call_number:
+                return False
             if not self._user_code or now - self._interrupted_at < INTERRUPT_APART_SECONDS:
                 return False
             frame = sys._current_frames().get(self.thread.ident or 0)
@@ -143,10 +146,12 @@ class HandlerThread(Executor):
             _set_async_exception(self.thread.ident, kind)
             return True
 
-    def queries(self) -> Callable[[], None] | None:
+    def queries(self, number: int | None = None) -> Callable[[], None] | None:
         """Called from any thread: return a function that cancels the queries running on this
-        thread's connections, or None. It blocks for up to 2 s, and never hits a later call."""
-        number, running = self.call_number, orm_connections.running_queries(self._wrappers)
+        thread's connections, or None. It blocks for up to 2 s, and never hits a later call (than
+        the one of this number)."""
+        number = self.call_number if number is None else number
+        running = orm_connections.running_queries(self._wrappers)
         if not running:
             return None
 
