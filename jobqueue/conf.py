@@ -21,9 +21,11 @@ TOLERATED_FAILED_BEATS = 2
 LEADER_TRUST_MARGIN_SECONDS = 1.0
 # The whole process is gone at most this long after DRAIN_SECONDS + CANCEL_SECONDS.
 EXIT_MARGIN_SECONDS = 2.0
-# Connections of a worker besides its handlers': claims, outcomes, heartbeat, listener. From this
-# many slots on it has a second one for claims; the leader of the fleet has these more.
-WORKER_CONNECTIONS, SECOND_CLAIM_SLOTS, LEADER_CONNECTIONS = 4, 30, 2
+# Connections of a worker besides its handlers': claims, outcomes, heartbeat, listener, history.
+# From this many slots on it has a second one for claims; the leader of the fleet has these more.
+WORKER_CONNECTIONS, SECOND_CLAIM_SLOTS, LEADER_CONNECTIONS = 5, 30, 2
+# Per slot: the handler's own, and that of a call in the loop's default executor.
+HANDLER_CONNECTIONS = 2
 
 QUEUE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]{0,62}\Z")
 QUEUE_NAME_RULE = (
@@ -225,11 +227,12 @@ def _database_faults(settings: Settings) -> list[Fault]:
     return []
 
 
-def fleet_connections(slots: Sequence[int]) -> int:
-    """Return how many connections workers with these slots may open, one per running handler."""
+def fleet_connections(slots: Sequence[int], supervisors: int) -> int:
+    """Return how many connections workers with these slots may open; a supervisor has one too."""
     seconds = sum(count >= SECOND_CLAIM_SLOTS for count in slots)
     leading = LEADER_CONNECTIONS if slots else 0
-    return sum(slots) + WORKER_CONNECTIONS * len(slots) + seconds + leading
+    workers = WORKER_CONNECTIONS * len(slots) + seconds
+    return HANDLER_CONNECTIONS * sum(slots) + workers + leading + supervisors
 
 
 def _clock_faults() -> list[Fault]:

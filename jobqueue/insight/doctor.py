@@ -94,24 +94,30 @@ def _tables() -> Iterator[Finding]:
 
 
 SERVER = """
+WITH alive AS (
+    SELECT concurrency, supervisor FROM jobqueue_worker
+    WHERE phase <> 'STOPPED' AND died_at IS NULL
+      AND last_seen_at > clock_timestamp() - %(lease)s * interval '1 second'
+)
 SELECT clock_timestamp(),
     current_setting('max_connections')::int
         - current_setting('superuser_reserved_connections')::int,
     current_setting('autovacuum') = 'on',
     (SELECT EXTRACT(EPOCH FROM max(clock_timestamp() - xact_start))::double precision
      FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()),
-    ARRAY(SELECT concurrency FROM jobqueue_worker WHERE phase <> 'STOPPED'
-        AND died_at IS NULL
-        AND last_seen_at > clock_timestamp() - %(lease)s * interval '1 second')
+    ARRAY(SELECT concurrency FROM alive),
+    (SELECT count(DISTINCT supervisor) FROM alive WHERE supervisor <> '')
 """
 
 
 def _server() -> Iterator[Finding]:
-    now, allowed, vacuums, oldest, slots = stats.row(SERVER, {"lease": settings().lease_seconds})
+    now, allowed, vacuums, oldest, slots, supervisors = stats.row(
+        SERVER, {"lease": settings().lease_seconds}
+    )
     if abs(skew := (now - datetime.now(UTC)).total_seconds()) > SKEW_SECONDS:
         text = f"The database's clock and this machine's differ by {abs(skew):.1f} s."
         yield Finding(NOTE, text, "Leases do not mind; run_after and cron mean the database's.")
-    if (needed := conf.fleet_connections(slots)) > allowed:
+    if (needed := conf.fleet_connections(slots, supervisors)) > allowed:
         text = f"{len(slots)} workers may open {needed} connections, the server allows {allowed}."
         yield Finding(WARNING, text, "Raise max_connections, or lower CONCURRENCY.")
     if not vacuums:

@@ -43,25 +43,28 @@ def test_the_documented_rights_name_every_table():
 
 
 def test_the_documented_count_of_connections_is_the_one_that_the_doctor_uses():
-    words = ("no", "one", "two", "three", "four", "five")
+    words = ("no", "one", "two", "three", "four", "five", "six")
     own, leader = words[conf.WORKER_CONNECTIONS], words[conf.LEADER_CONNECTIONS]
     more, slots = words[conf.WORKER_CONNECTIONS + 1], conf.SECOND_CLAIM_SLOTS
     sizing = " ".join(text("docs/operating.md").split())
     assert (
         f"Connections: {own} per worker, {more} from a `CONCURRENCY` of {slots} on, "
-        f"{leader} more for the leader"
+        f"{leader} more for the leader, one for a supervisor"
     ) in sizing
+    assert f"up to {words[conf.HANDLER_CONNECTIONS]} per running handler" in sizing
     architecture = " ".join(text("docs/architecture.md").split())
     assert f"A worker keeps {own}: claims" in architecture
-    assert f"From {slots} slots on it opens a fifth" in architecture
+    assert f"From {slots} slots on it opens a sixth" in architecture
     assert f"The leader has {leader} more" in architecture
 
 
 @pytest.mark.parametrize(
-    ("slots", "needed"), [([], 0), ([10], 10 + 4 + 2), ([10, 29, 30], 69 + 4 + 4 + 5 + 2)]
+    ("slots", "needed"),
+    [([], 0), ([10], 2 * 10 + 5 + 2), ([10, 29, 30], 2 * 69 + 5 + 5 + 6 + 2)],
 )
 def test_a_fleet_needs_its_workers_connections_and_those_of_one_leader(slots, needed):
-    assert conf.fleet_connections(slots) == needed
+    assert conf.fleet_connections(slots, 0) == needed
+    assert conf.fleet_connections(slots, 2) == needed + 2
 
 
 def anchors(page: str) -> set[str]:
