@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from django.db import connection, transaction
@@ -119,7 +120,14 @@ def leave_thread(context, seconds):
 
 @task(takes_context=True)
 async def leave_pool(context, seconds):
-    """A call in the loop's own pool of threads, which nobody awaits."""
+    """A call in a pool of threads of the project's own, which nobody awaits."""
+    ThreadPoolExecutor(1).submit(time.sleep, seconds)
+    note(context, "end")
+
+
+@task(takes_context=True)
+async def leave_call(context, seconds):
+    """A call in the loop's default executor, which nobody awaits: a part of the handler."""
     asyncio.get_running_loop().run_in_executor(None, time.sleep, seconds)
     note(context, "end")
 

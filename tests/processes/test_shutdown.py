@@ -210,6 +210,20 @@ def test_a_thread_that_a_job_left_behind_does_not_hold_the_process(fleet: Fleet,
     assert worker.report["completed"] == 1
 
 
+@pytest.mark.spec("S141", "S146")
+def test_a_job_whose_call_in_the_default_executor_runs_on_has_not_ended(fleet: Fleet):
+    worker = fleet.start(DRAIN_SECONDS=0.3, CANCEL_SECONDS=0.5)
+    job = tasks.leave_call.enqueue(600).id
+    wait_until(lambda: fleet.count("end"))
+    assert worker.stop() == 5
+    (left,) = worker.events("handler_abandoned")
+    assert left["job"] == int(job)
+    assert "handler-call-1" in left["stack"]
+    row = Job.objects.get(pk=job)
+    assert (row.state, row.interruptions) == ("SCHEDULED", 1)
+    assert row.hold_until is not None
+
+
 @pytest.mark.spec("S146", "S148")
 def test_what_hangs_at_the_interpreters_end_is_bounded_too(fleet: Fleet):
     worker = fleet.start(DRAIN_SECONDS=1)
