@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+import psycopg
 from django.db import connections, transaction
 from django.tasks import Task
 
@@ -36,6 +37,9 @@ def insert(row: dict[str, Any]) -> Stored:
     alias = settings().database
     warn_of_another_transaction(alias)
     with connections[alias].cursor() as cursor:
+        # Bound at the server: the arguments stand in no statement that others of this role can
+        # see. Django's wrapper stays, with its checks, its log and its error classes.
+        cursor.cursor = psycopg.Cursor(connections[alias].connection)
         cursor.execute(INSERT, row)
         stored = Stored(*cursor.fetchone())
     notify_new(stored.state, row["queue"], stored.run_at, row["priority"])

@@ -8,11 +8,14 @@ import psycopg
 import pytest
 from django.db import IntegrityError, close_old_connections, connection, transaction
 from django.tasks.exceptions import InvalidTask
+from django.test.utils import CaptureQueriesContext
 from structlog.contextvars import bound_contextvars
 
 import jobqueue
 from jobqueue import conf, notify
 from jobqueue.context import current_job
+from jobqueue.enqueueing.enqueue import insert
+from jobqueue.enqueueing.job_row import draft
 from jobqueue.exceptions import ArgumentsError, EnqueueError
 from jobqueue.models import Job
 from jobqueue.notifications import Ready
@@ -347,3 +350,24 @@ def test_a_job_of_a_bare_task_bears_the_backend_that_stored_it(settings) -> None
     plain = Task(func=send.func, backend="dummy")
     result = task_backends["default"].enqueue(plain, [1], {})
     assert Job.objects.get(pk=result.id).backend == result.backend == "default"
+
+
+@pytest.mark.spec("S228")
+@pytest.mark.django_db(transaction=True)
+def test_what_the_server_shows_of_an_enqueue_holds_no_arguments(settings) -> None:
+    """`pg_stat_activity` is read by others: monitoring, whoever has the same role."""
+    seen = []
+    look = "SELECT query FROM pg_stat_activity WHERE pid = %s"
+    with psycopg.connect(**conf.connection_parameters(), autocommit=True) as other:
+        for _ in range(2):
+            with transaction.atomic():
+                send.enqueue(3, text="hunter2")
+                seen += other.execute(look, [connection.connection.info.backend_pid]).fetchone()
+    for query in seen:
+        assert "INSERT INTO jobqueue_job" in query
+        assert "hunter2" not in query
+    with CaptureQueriesContext(connection) as queries:  # Django's own log has the statement
+        send.enqueue(3, text="hunter2")
+    assert any("INSERT INTO jobqueue_job" in query["sql"] for query in queries)
+    with pytest.raises(IntegrityError), transaction.atomic():  # and its error classes stay
+        insert(draft(send, [], {}, conf.settings()) | {"task": None})
