@@ -1,5 +1,7 @@
 """What a handler raises to steer its job, and what the queue raises. A docstring is the message."""
 
+from collections.abc import Callable
+
 
 class JobQueueError(Exception):
     """The job queue refused this."""
@@ -55,8 +57,23 @@ class WorkerLost(JobQueueError):
     """The worker that held the job stopped renewing its lease."""
 
 
+class JobExpired(JobQueueError):
+    """The job was not started by the time it expires."""
+
+
 class LeaseLost(JobQueueError):
     """The claim is no longer this worker's; nothing was written."""
+
+
+def as_handled[T](error: BaseException, call: Callable[[], T]) -> T:
+    """Call it as from an `except` block: Django logs a failed task with `sys.exc_info()`. The error
+    keeps the stack that it has."""
+    stack = error.__traceback__
+    try:
+        raise error
+    except BaseException as raised:
+        raised.__traceback__ = stack
+        return call()
 
 
 def check_delay(name: str, seconds: float) -> float:

@@ -1,5 +1,6 @@
 """What an operator may do to jobs and queues: for the admin, commands and projects."""
 
+from jobqueue.operations.finished import send_task_finished
 from jobqueue.operations.jobs import (
     ASKED,
     HELD,
@@ -17,7 +18,6 @@ from jobqueue.operations.jobs import (
     reprioritise,
     retry,
     run_now,
-    send_task_finished,
 )
 from jobqueue.operations.queues import pause, resume
 from jobqueue.operations.selection import Selection

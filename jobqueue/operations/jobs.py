@@ -8,24 +8,25 @@ batches, each committed by itself (unless a transaction is open already).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from itertools import batched, chain
+from itertools import batched
 from typing import Any
 
 from django.db import OperationalError, connections, transaction
 from django.db.models import QuerySet
 from django.tasks import TaskResult
 
-from jobqueue import queue_names, signals
+from jobqueue import queue_names
 from jobqueue.conf import settings
 from jobqueue.logs import get_logger
 from jobqueue.models import Job
 from jobqueue.notifications import Cancel, Ready
 from jobqueue.notify import notify
 from jobqueue.operations import sql
-from jobqueue.states import FINAL, WAITING, State, Verb
+from jobqueue.operations.finished import send_task_finished
+from jobqueue.states import WAITING, State, Verb
 
 type One = Job | TaskResult[..., Any] | int | str  # a text: the id that an enqueue returns
 type Jobs = One | QuerySet[Job] | Iterable[One]
@@ -257,26 +258,6 @@ def _notify_workers(verb: str, changed: list[Row]) -> None:
     elif verb in (Verb.RETRY, Verb.RUN_NOW) or verb == "move":
         for queue in {row.queue for row in changed}:
             notify(Ready(queue))
-
-
-def send_task_finished(ids: Sequence[int]) -> None:
-    """Send Django's `task_finished` for jobs that ended while no worker held them: cancelled by an
-    operator, or ended by the leader."""
-    from django.tasks.exceptions import TaskResultDoesNotExist
-    from django.tasks.signals import task_finished
-
-    from jobqueue.backend import JobQueueBackend
-    from jobqueue.results import of_job
-
-    jobs = Job.objects.using(settings().database).filter(state__in=FINAL)
-    for job in chain.from_iterable(  # few at a time: each may hold a megabyte of arguments
-        jobs.filter(pk__in=some) for some in batched(ids, 50, strict=False)
-    ):
-        try:
-            result = of_job(job, job.attempt_set.order_by("number"))
-        except TaskResultDoesNotExist:
-            continue  # a task that this code does not know has no receivers here
-        signals.send(task_finished, "task_finished", JobQueueBackend, result)
 
 
 def log_act(result: Result, by: str, **facts: Any) -> None:

@@ -18,6 +18,7 @@ from jobqueue.task_results import Past
 if TYPE_CHECKING:
     from django.tasks import TaskResult
 
+    from jobqueue.worker.outcomes.last_errors import LastError
     from jobqueue.worker.threads.handler_thread import HandlerThread
 
 type TaskCallback = Callable[[asyncio.Task[Any]], None]
@@ -57,6 +58,7 @@ class InFlight:
         "handler_thread",
         "interrupt_raised",
         "interruptible",
+        "last_error",
         "lost",
         "on_late_child",
         "past",
@@ -102,6 +104,7 @@ class InFlight:
         self.recording: Ending | None = None  # for an atomic handler, once its statement was sent
         self.recorded: Written | None = None  # and the answer
         self.committed = False
+        self.last_error: LastError | None = None  # that ends the job, where somebody hears of it
         self.blocked = ""  # its stack when it blocked the event loop
         self.children: set[asyncio.Task[Any]] | None = None
         # Takes over tasks that start after the handler has ended.
@@ -203,6 +206,15 @@ class InFlight:
     def keep_result(self, result: TaskResult[..., Any]) -> None:
         """Keep Django's TaskResult, made once for the context and the signals."""
         self.result = result
+
+    def keep_error(self, error: LastError) -> None:
+        """The exception that ends its job."""
+        self.last_error = error
+
+    def take_error(self) -> LastError | None:
+        """Return that exception; it is not kept any more."""
+        error, self.last_error = self.last_error, None
+        return error
 
     def set_deadline(self, deadline: float | None, overdue: Callable[[], None]) -> None:
         """Limit what runs from now on. A short handler never needs the timer."""

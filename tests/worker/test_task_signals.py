@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
+import traceback
+import weakref
 from datetime import timedelta
 from uuid import uuid4
 
@@ -15,9 +18,15 @@ from django.tasks import TaskResultStatus
 from django.tasks.signals import task_enqueued, task_finished, task_started
 from django.utils import timezone
 
+import jobqueue
 from jobqueue import operations
+from jobqueue.exceptions import JobExpired, WorkerLost
 from jobqueue.models import Job, Worker
-from jobqueue.states import State
+from jobqueue.states import Reason, State
+from jobqueue.tasks import UnknownTask
+from jobqueue.worker.outcomes import heard as listeners
+from jobqueue.worker.outcomes import last_errors
+from jobqueue.worker.outcomes.last_errors import LastErrors
 from tests.children import wait_until
 from tests.events import captured
 from tests.worker import jobs
@@ -389,3 +398,175 @@ def test_a_retry_whose_history_cannot_be_read_runs_without_it(work, body, shared
     assert [line["job"] for line in lines if line["event"] == "attempt_history_unread"] == [
         int(job.id)
     ]
+
+
+class Unlucky(Exception):
+    """Counted while it lives."""
+
+    living: weakref.WeakSet = weakref.WeakSet()
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.living.add(self)
+
+
+@pytest.fixture
+def errors(connect):
+    """What `sys.exc_info()` says while `task_finished` is sent, by job."""
+    errors = {}
+
+    def receiver(sender, task_result, **kwargs):
+        kind, error, trace = sys.exc_info()
+        frames = [frame for frame, _ in traceback.walk_tb(trace)]
+        names = [frame.f_code.co_name for frame in frames]
+        errors[int(task_result.id)] = (kind, str(error), names, [dict(f.f_locals) for f in frames])
+
+    connect(task_finished, receiver)
+    return errors
+
+
+@pytest.mark.parametrize("kind", ["call", "acall"])
+def test_a_dead_job_is_sent_as_from_an_except_block(work, body, errors, kind):
+    running = work()
+
+    def breaks():
+        secret = "of the handler"  # noqa: F841
+        raise Unlucky("no use")
+
+    async def coroutine():
+        breaks()
+
+    name = body(breaks if kind == "call" else coroutine)
+    task = getattr(jobs, kind).using(max_attempts=2)
+    dead, fine = int(task.enqueue(name).id), int(jobs.add.enqueue(1, 2).id)
+    running.wait(lambda: {dead, fine} <= errors.keys())
+    found, said, names, variables = errors[dead]
+    assert (found, said) == (Unlucky, "no use")
+    assert names[-1] == "breaks"
+    assert names[0] == kind  # none of the worker's own
+    assert "of the handler" not in str(variables)
+    assert errors[fine][0] is None
+
+
+def test_with_debug_the_frames_keep_their_variables(work, body, errors, settings):
+    settings.DEBUG = True
+    running = work()
+
+    def breaks():
+        seen = "of the handler"  # noqa: F841
+        raise Unlucky("no use")
+
+    dead = int(jobs.once.enqueue(body(breaks)).id)
+    running.wait(lambda: dead in errors)
+    assert errors[dead][3][-1]["seen"] == "of the handler"
+
+
+def test_a_cancelled_job_is_sent_without_an_error(work, body, errors, shared):
+    running = work()
+
+    def handler():
+        shared.events["in"].set()
+        shared.events["go"].wait(20)
+        raise Unlucky
+
+    job = jobs.once.enqueue(body(handler))
+    assert shared.events["in"].wait(20)
+    Job.objects.filter(pk=job.id).update(max_attempts=2, cancel_requested_at=timezone.now())
+    shared.events["go"].set()
+    running.wait(lambda: int(job.id) in errors)
+    assert Job.objects.get(pk=job.id).state == State.CANCELLED
+    assert errors[int(job.id)][0] is None
+
+
+def test_the_errors_of_a_thousand_failures_do_not_live_on(work, body, connect, shared):
+    running, seen = work(concurrency=8), []
+    go = shared.events["go"]
+    connect(task_finished, lambda **k: (go.wait(60), seen.append(sys.exc_info()[0])))
+    most = []
+
+    def breaks():
+        most.append(len(Unlucky.living))
+        raise Unlucky(bytearray(1_000))
+
+    name = body(breaks)
+    jobqueue.enqueue_many([(jobs.once, (name,), {})] * 1_000)
+    running.wait(lambda: Job.objects.filter(state=State.DEAD).count() == 1_000, 50)
+    assert max(most) <= last_errors.MOST_KEPT + 2 * 8  # those that are raised just now
+    go.set()
+    running.wait(lambda: len(seen) == 1_000, 50)
+    assert seen.count(Unlucky) >= last_errors.MOST_KEPT
+    running.wait(lambda: len(Unlucky.living) <= 8)
+
+
+class Lines(logging.Handler):
+    """A handler of the project's."""
+
+    def __init__(self):
+        super().__init__(logging.ERROR)
+        self.lines = []
+
+    def emit(self, record):
+        self.lines.append(record)
+
+
+@pytest.fixture
+def lines(monkeypatch):
+    """What Django's own receivers log, with no other handler in the way."""
+    logger, handler = logging.getLogger("django.tasks"), Lines()
+    monkeypatch.setattr(logger, "propagate", False)
+    monkeypatch.setattr(logger, "handlers", [handler])
+    before = logger.level
+    logger.setLevel(logging.INFO)
+    yield handler.lines
+    logger.setLevel(before)
+
+
+def test_errors_are_kept_only_where_somebody_hears(work, body, lines, monkeypatch):
+    kept = []
+    monkeypatch.setattr(LastErrors, "__init__", lambda this: None)
+    monkeypatch.setattr(
+        LastErrors, "settle", lambda *_: kept.append(listeners.are_failures_heard())
+    )
+    running = work()
+    running.final(jobs.once.enqueue(body(lambda: 1 / 0)))
+    monkeypatch.setattr(logging.getLogger("django.tasks"), "handlers", [])
+    running.final(jobs.once.enqueue(body(lambda: 1 / 0)))
+    assert kept == [True, False]
+
+
+def test_a_line_of_django_has_the_handlers_stack(work, body, lines):
+    def breaks():
+        raise Unlucky("no use")
+
+    running = work()
+    running.final(jobs.call.using(max_attempts=2).enqueue(body(breaks)))
+    running.wait(lambda: lines)
+    [line] = lines
+    assert line.exc_info[0] is Unlucky
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "kind"),
+    [
+        (State.DEAD, Reason.WORKER_LOST, WorkerLost),
+        (State.DEAD, Reason.EXPIRED, JobExpired),
+        (State.DEAD, Reason.UNKNOWN_TASK, UnknownTask),
+        (State.CANCELLED, Reason.CANCELLED_LOST, None),
+    ],
+)
+def test_what_the_leader_ended_is_sent_with_an_error_that_says_why(
+    transactional_db, errors, lines, state, reason, kind
+):
+    moment = timezone.now()
+    task = "no.such.task" if kind is UnknownTask else "tests.worker.jobs.add"
+    job = Job.objects.create(task=task, args=[1, 2], state=state, reason=reason, finished_at=moment)
+    operations.send_task_finished([job.pk])
+    [line] = lines
+    assert line.levelname == "ERROR"
+    if kind is None:
+        assert line.exc_info is None
+    else:
+        assert line.exc_info[0] is kind
+        assert line.exc_info[2] is None
+    if kind is not UnknownTask:
+        assert errors[job.pk][0] is kind

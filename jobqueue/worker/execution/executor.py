@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import decimal
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -36,6 +37,7 @@ from jobqueue.worker.inflight import Calls, InFlight, InFlightJobs, Stop
 from jobqueue.worker.outcomes import classify
 from jobqueue.worker.outcomes.attempt_options import Ended, How, Options, options_for
 from jobqueue.worker.outcomes.completer import Completer
+from jobqueue.worker.outcomes.last_errors import LastErrors
 from jobqueue.worker.outcomes.task_signals import TaskSignals
 from jobqueue.worker.threads.handler_thread import HandlerThreads
 from jobqueue.worker.threads.resolving import resolve_in_thread
@@ -59,7 +61,7 @@ class Executor:
         self.settings, self.registry, self.handler_threads = settings, registry, handler_threads
         self.completer, self.task_signals, self.history = completer, task_signals, history
         self.recorder = Recorder(worker, settings)
-        self.leftover_tasks = LeftoverTasks()
+        self.leftover_tasks, self.last_errors = LeftoverTasks(), LastErrors()
         self._default_options: dict[
             str, Options
         ] = {}  # by task: for calls without options of their own
@@ -258,7 +260,11 @@ class Executor:
     ) -> Ended:
         """Called in any thread. Never raises, whatever the handler's value or error is."""
         ended = self.recorder.judge(inflight, error) if options.atomic else None
-        return ended or Ended(How.PUT, classify.of(inflight, value, error, options, self.settings))
+        ended = ended or Ended(How.PUT, classify.of(inflight, value, error, options, self.settings))
+        if error is not None:
+            with contextlib.suppress(Exception):
+                self.last_errors.settle(inflight, ended.ending, error)
+        return ended
 
     def _conclude_function(self, inflight: InFlight, future: Future[Ended]) -> None:
         if inflight.children or inflight.calls is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import Any
 
 from psycopg.errors import QueryCanceled
@@ -58,10 +57,6 @@ def of(
         reason = Reason.BAD_RESULT if final else Reason.RETRY
         delay = 0.0 if final else retry_delay.default_retry_delay(inflight, settings)
         return _failed(inflight, broken, final=final, reason=reason, delay=delay)
-    finally:
-        if error is not None:
-            with contextlib.suppress(Exception):
-                error_text.forget(error)
 
 
 def returned(inflight: InFlight, value: Any, settings: Settings) -> Ending:

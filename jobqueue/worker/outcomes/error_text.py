@@ -39,7 +39,7 @@ def traceback_of(error: BaseException) -> str:
         rendered = traceback.TracebackException(
             type(shown),
             shown,
-            _without_own_frames(shown.__traceback__),
+            without_own_frames(shown.__traceback__),
             limit=-40,
             max_group_width=10,
             max_group_depth=5,
@@ -68,7 +68,7 @@ def _shortened(error: BaseException) -> BaseException:
     return error
 
 
-def _without_own_frames(trace: TracebackType | None) -> TracebackType | None:
+def without_own_frames(trace: TracebackType | None) -> TracebackType | None:
     """Leave out the worker's own frames above the handler's."""
     inner = trace
     while inner is not None and inner.tb_frame.f_code.co_filename.startswith(_OWN_FOLDER):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -16,20 +16,25 @@ from django.tasks.base import TaskError
 from django.tasks.exceptions import InvalidTaskBackend
 from django.tasks.signals import task_finished, task_started
 from django.utils import timezone
-from django.utils.log import RequireDebugFalse, RequireDebugTrue
 
 from jobqueue import task_results, tasks
+from jobqueue.exceptions import as_handled
 from jobqueue.logs import get_logger
 from jobqueue.states import FINAL, State
 from jobqueue.store.finish import Ending
 from jobqueue.worker.inflight import InFlight
+from jobqueue.worker.outcomes.heard import (
+    are_failures_heard,
+    django_log,
+    has_own,
+    is_heard,
+    logs_quickly,
+)
+from jobqueue.worker.outcomes.last_errors import LastError
 from jobqueue.worker.outcomes.receiver_threads import ReceiverThreads
 
 log = get_logger()
-PLAIN_FILTERS = (logging.Filter, RequireDebugFalse, RequireDebugTrue)
-KNOWN_MODULES = ("logging", "django", "jobqueue")
 SWEPT = 0  # in place of a job: for jobs that the leader ended
-django_log = logging.getLogger("django.tasks")
 
 
 class TaskSignals:
@@ -47,7 +52,7 @@ class TaskSignals:
         threads: ReceiverThreads,
     ) -> None:
         self._worker, self._send_finished, self.threads = worker, send_finished, threads
-        self._is_heard = _is_heard(logging.INFO)
+        self._is_heard = is_heard(logging.INFO)
 
     def result(self, inflight: InFlight) -> TaskResult[..., Any]:
         """Return the TaskResult of a running attempt, made when it is first asked for."""
@@ -80,22 +85,23 @@ class TaskSignals:
 
     def shows_past(self, task: Task[..., Any]) -> bool:
         """Whether earlier attempts' errors are shown to the handler or a receiver."""
-        return task.takes_context or _has_own(task_started) or _has_own(task_finished)
+        return task.takes_context or has_own(task_started) or has_own(task_finished)
 
     def started(self, inflight: InFlight) -> None:
         """An attempt begins."""
-        if self._is_heard or _has_own(task_started):
+        if self._is_heard or has_own(task_started):
             self._send_well(task_started, self.result(inflight), logging.INFO)
-        elif _has_own(task_finished):
+        elif has_own(task_finished):
             self.result(inflight)  # now, before the handler can change its arguments
 
     def finished(self, inflight: InFlight, ending: Ending, state: str) -> None:
         """A started job's final state is confirmed; nothing is sent for any other state."""
+        last_error = inflight.take_error()
         if not inflight.started or state not in FINAL:
             return
         status = tasks.STATUS[State(state)]
         failed = status == TaskResultStatus.FAILED
-        if not (failed or self._is_heard or _has_own(task_finished)):
+        if not (failed or self._is_heard or has_own(task_finished)):
             return
         result = self.result(inflight)
         object.__setattr__(result, "status", status)
@@ -105,71 +111,34 @@ class TaskSignals:
         if ending.error_class:
             error = TaskError(exception_class_path=ending.error_class, traceback=ending.traceback)
             result.errors.append(error)
-        self._send_well(task_finished, result, logging.ERROR if failed else logging.INFO)
+        if state != State.DEAD:  # a cancel came first
+            last_error = None
+        level = logging.ERROR if failed else logging.INFO
+        self._send_well(task_finished, result, level, last_error)
 
     def swept(self, ids: Sequence[int]) -> None:
         """The leader has ended these jobs: call the signal's receivers."""
-        if _has_own(task_finished):
+        if are_failures_heard():
             self.threads.put(SWEPT, partial(self._send_finished, ids))
 
-    def _send_well(self, signal: Signal, result: TaskResult[..., Any], level: int) -> None:
+    def _send_well(
+        self,
+        signal: Signal,
+        result: TaskResult[..., Any],
+        level: int,
+        last_error: LastError | None = None,
+    ) -> None:
         """Send at once if only Django's own receiver is connected, whose line is quickly written;
         otherwise in a thread: a project's receiver or logging handler may send an e-mail."""
         heard = django_log.isEnabledFor(level)
-        if _has_own(signal) or (heard and not _logs_quickly(level)):
-            self.threads.put(int(result.id), partial(_send, signal, result))
+        if has_own(signal) or (heard and not logs_quickly(level)):
+            self.threads.put(int(result.id), partial(_send, signal, result, last_error))
         elif heard:
-            _send(signal, result)
+            _send(signal, result, last_error)
 
 
 def _moment(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
-
-
-def _has_own(signal: Signal) -> bool:
-    return len(signal.receivers) > 1  # Django connects exactly one receiver
-
-
-def _is_heard(level: int) -> bool:
-    """Whether any handler would take a line from Django's own receivers. With Django's default
-    logging and DEBUG off, none would."""
-    if not django_log.isEnabledFor(level):
-        return False
-    line = django_log.makeRecord(django_log.name, level, __file__, 0, "Task", (), None)
-    return any(
-        level >= handler.level and (not _is_plain(handler) or handler.filter(line))
-        for handler in _log_handlers()
-    )
-
-
-def _log_handlers() -> Iterator[logging.Handler]:
-    logger: logging.Logger | None = django_log
-    while logger is not None:
-        yield from logger.handlers
-        logger = logger.parent if logger.propagate else None
-
-
-def _is_plain(handler: logging.Handler) -> bool:
-    """Whether this handler filters without any of the project's code."""
-    return all(type(each) in PLAIN_FILTERS for each in handler.filters)
-
-
-def _logs_quickly(level: int) -> bool:
-    """Whether a line of this level goes only to streams and files, through none of the project's
-    code, which must not run on the loop."""
-    return not django_log.filters and all(
-        level < handler.level
-        or (
-            isinstance(handler, logging.StreamHandler | logging.NullHandler)
-            and _is_plain(handler)
-            and all(map(_is_known, (handler, handler.formatter)))
-        )
-        for handler in _log_handlers()
-    )
-
-
-def _is_known(thing: object) -> bool:
-    return thing is None or type(thing).__module__.partition(".")[0] in KNOWN_MODULES
 
 
 def _sender(alias: str) -> type[BaseTaskBackend]:
@@ -179,11 +148,15 @@ def _sender(alias: str) -> type[BaseTaskBackend]:
         return BaseTaskBackend
 
 
-def _send(signal: Signal, result: TaskResult[..., Any]) -> None:
+def _send(signal: Signal, result: TaskResult[..., Any], last_error: LastError | None) -> None:
+    send = partial(signal.send_robust, _sender(result.backend), task_result=result)
     try:
-        answers = signal.send_robust(_sender(result.backend), task_result=result)
+        answers = send() if last_error is None else as_handled(last_error.error, send)
     except BaseException as error:  # send_robust lets a SystemExit through
         answers = [(signal, error)]  # type: ignore[list-item]
+    finally:
+        if last_error is not None:
+            last_error.forget()
     for receiver, answer in answers:
         if isinstance(answer, BaseException):
             log.error(
