@@ -9,23 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import logging
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from queue import Empty, Full, Queue
 from types import FrameType
 from typing import Any
 
 import structlog
 
 from jobqueue import log_texts
+from jobqueue.log_delivery import Delivery
 from jobqueue.log_output import Output, together
 
-MOST_WAITING = 10_000
 # Frames between an event and `_deliver`: the logger's method, its `_say`, structlog's processing.
 CALLER = 4
 LEVELS = {
@@ -201,71 +199,7 @@ _LOGGING_FILE = logging.Handler.handle.__code__.co_filename
 # The thread that delivers.
 
 
-class Delivery:
-    """Takes calls from any thread without waiting, and makes them in a thread of its own, each in
-    the context in which it was given."""
-
-    def __init__(self) -> None:
-        self._calls: Queue[tuple[contextvars.Context, Callable[[], object]] | None] = Queue(
-            MOST_WAITING
-        )
-        self._thread: threading.Thread | None = None
-        self._starting = threading.Lock()
-        self.dropped = self._dropped_logged = 0
-        self.is_stuck = False  # a handler kept the thread beyond the end
-
-    def put(self, call: Callable[[], object]) -> None:
-        """Queue this call; it is dropped and counted if far too many are waiting."""
-        try:
-            self._calls.put_nowait((contextvars.copy_context(), call))
-        except Full:
-            self.dropped += 1
-        if self._thread is None:
-            self._start()
-
-    def _start(self) -> None:
-        with self._starting:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="logs", daemon=True)
-                self._thread.start()
-
-    def _run(self) -> None:
-        while (item := self._calls.get()) is not None:
-            context, call = item
-            with contextlib.suppress(BaseException):  # also a handler that raises SystemExit
-                context.run(call)
-            del item, context, call
-            if self.dropped > self._dropped_logged:
-                self._log_dropped()
-
-    def _log_dropped(self) -> None:
-        number, self._dropped_logged = self.dropped - self._dropped_logged, self.dropped
-        log.warning("log_records_dropped", number=number)
-
-    def flush(self, seconds: float) -> bool:
-        """Wait until everything put so far is delivered; return whether it is."""
-        if self._thread is None or not self._thread.is_alive():
-            return True
-        end, done = time.monotonic() + seconds, threading.Event()
-        try:
-            self._calls.put((contextvars.Context(), done.set), timeout=max(seconds, 0))
-        except Full:
-            return False
-        return done.wait(max(end - time.monotonic(), 0))
-
-    def close(self, seconds: float) -> bool:
-        """Flush, then end the thread. What is still waiting is dropped and counted."""
-        self.is_stuck = not self.flush(seconds)
-        if self.is_stuck:
-            with contextlib.suppress(Empty):
-                while True:
-                    self._calls.get_nowait()
-                    self.dropped += 1
-        self._calls.put(None)
-        return not self.is_stuck
-
-
-_delivery: Delivery | None = None
+_delivery: Delivery | None = None  # a stuck one stays, so that nobody else meets its handler
 _users: list[Delivery] = []
 _lock = threading.Lock()
 
@@ -276,8 +210,8 @@ def delivering(seconds: Callable[[], float]) -> Iterator[Delivery]:
     many seconds: a handler that hangs keeps nobody waiting."""
     global _delivery
     with _lock:
-        if _delivery is None:
-            _delivery = Delivery()
+        if _delivery is None or _delivery.is_closing:
+            _delivery = Delivery(on_dropped=_log_dropped, on_end=_forget)
         delivery = _delivery
         _users.append(delivery)
     try:
@@ -285,10 +219,21 @@ def delivering(seconds: Callable[[], float]) -> Iterator[Delivery]:
     finally:
         with _lock:
             _users.remove(delivery)
-            if not _users:
-                _delivery = None
-        if not _users:
-            delivery.close(seconds())
+            delivery.is_closing = delivery not in _users
+        if delivery.is_closing and delivery.close(seconds()):
+            _forget(delivery)
+
+
+def _log_dropped(number: int) -> None:
+    log.warning("log_records_dropped", number=number)
+
+
+def _forget(delivery: Delivery) -> None:
+    """Nothing keeps it from here on: events are delivered where they are made, or by another."""
+    global _delivery
+    with _lock:
+        if _delivery is delivery:
+            _delivery = None
 
 
 def apart(call: Callable[..., object], *args: Any) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import structlog
 
-from jobqueue import log_output, logs
+from jobqueue import log_delivery, log_output, logs
 from tests.events import captured
 
 SetUp = Callable[..., io.StringIO]
@@ -292,7 +292,7 @@ def test_records_bear_the_moment_thread_and_context_of_the_event(kept: Kept) -> 
 def test_a_handler_that_hangs_holds_up_nobody_and_drops_are_counted_and_logged(
     kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logs, "MOST_WAITING", 5)
+    monkeypatch.setattr(log_delivery, "MOST_WAITING", 5)
     kept.go.clear()
     with logs.delivering(lambda: 20) as delivery:
         for number in range(50):
@@ -311,11 +311,59 @@ def test_a_handler_that_hangs_to_the_end_is_left_with_its_records_counted(kept: 
         for _ in range(3):
             log.info("job_succeeded")
     assert delivery.is_stuck
-    assert delivery.dropped >= 2
+    dropped = delivery.dropped
+    assert dropped >= 2
+    log.info("outlives_the_worker")  # a thread that did so must not meet the handler either
+    assert delivery.dropped == dropped + 1
+    with logs.delivering(lambda: 0.05) as another:
+        assert another is not delivery
     kept.go.set()
     assert delivery._thread is not None
     delivery._thread.join(10)  # what it still says belongs to this test
     assert not delivery._thread.is_alive()
+    log.info("heard")
+    late = [record.msg for record in kept.records]
+    assert late == ["job_succeeded", "log_records_dropped", "heard"]
+    assert vars(kept.records[1])["number"] == dropped + 1
+
+
+def test_a_stuck_handler_that_comes_back_is_spoken_to_directly_again(kept: Kept) -> None:
+    kept.go.clear()
+    with logs.delivering(lambda: 0.05) as delivery:
+        log.info("job_succeeded")
+    log.info("dropped")
+    kept.go.set()
+    assert delivery._thread is not None
+    delivery._thread.join(10)
+    log.info("heard")
+    late = [record.msg for record in kept.records]
+    assert late == ["job_succeeded", "log_records_dropped", "heard"]
+    assert kept.threads[-1] == threading.current_thread().name
+
+
+def test_the_number_of_drops_is_logged_once_there_is_room_for_it(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handler that makes events itself fills the queue again just before the notice."""
+    monkeypatch.setattr(log_delivery, "MOST_WAITING", 10)
+    emit, filled = kept.emit, []
+
+    def fills(record: logging.LogRecord) -> None:
+        emit(record)
+        if record.msg == "first":
+            filled.append(logs._delivery)
+            for number in range(25):
+                log.info("more", number=number)
+
+    monkeypatch.setattr(kept, "emit", fills)
+    with logs.delivering(lambda: 20) as delivery:
+        log.info("first")
+        assert logs.flush(20)
+    assert delivery.dropped == 15
+    logged = [record for record in kept.records if record.msg == "log_records_dropped"]
+    assert [vars(record)["number"] for record in logged] == [15]
+    place = [record.msg for record in kept.records].index("log_records_dropped")
+    assert place > 5  # not while the queue was full
 
 
 def test_a_handler_that_leaves_ends_no_delivery(kept: Kept) -> None:
