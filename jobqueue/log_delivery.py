@@ -41,7 +41,8 @@ class Delivery:
             self._calls.put_nowait((contextvars.copy_context(), call))
         except Full:
             self.dropped += 1
-            self._notice_dropped = threading.current_thread() is self._thread
+            if threading.current_thread() is self._thread:
+                self._notice_dropped = True
         if self._thread is None:
             self._start()
 
