@@ -21,6 +21,7 @@ from jobqueue import conf, operations
 from jobqueue.command_line import BadArgumentsError, Options, check, parse_queues
 from jobqueue.redact import terminal
 from jobqueue.scheduling import declared
+from jobqueue.store.connection_parameters import ConnectionParameters
 from jobqueue.worker.process import signals as process_signals
 from jobqueue.worker.process.recycle import Recycling
 from jobqueue.worker.process.supervisor_link import RECYCLED, SupervisorLink, parent
@@ -68,7 +69,7 @@ def _launch(options: Options, above: SupervisorLink | None, command: Sequence[st
         parent=above,
     )
     try:
-        parameters = conf.connection_parameters(settings.database)
+        parameters = ConnectionParameters(lambda: conf.connection_parameters(settings.database))
         worker = Worker(
             settings,
             parameters,

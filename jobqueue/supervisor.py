@@ -16,6 +16,7 @@ from jobqueue import conf, logs
 from jobqueue.clock import loop_time
 from jobqueue.conf import Settings
 from jobqueue.logs import get_logger
+from jobqueue.store.connection_parameters import ConnectionParameters
 from jobqueue.store.connections import ExponentialBackoff, Session
 from jobqueue.worker.process.child_watch import Child, ChildWatch
 from jobqueue.worker.process.signals import HANDLED, LATER, STOPS
@@ -87,7 +88,7 @@ class Supervisor:
         self.log = log.bind(supervisor=self.id)
         self.children: dict[int, Child] = {}
         self.stopping = asyncio.Event()
-        self._session = Session(conf.connection_parameters(), "supervisor")
+        self._session = Session(ConnectionParameters(conf.connection_parameters), "supervisor")
         self.watch = ChildWatch(
             settings,
             self._session,

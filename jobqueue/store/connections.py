@@ -16,7 +16,8 @@ from psycopg.pq import TransactionStatus
 from psycopg.types.json import set_json_loads
 
 from jobqueue.logs import get_logger
-from jobqueue.store.error_classes import USELESS_STATES, CallTimeout
+from jobqueue.store.connection_parameters import ConnectionParameters
+from jobqueue.store.error_classes import USELESS_STATES, CallTimeout, ParametersUnavailable
 from jobqueue.store.values import read_json
 
 APPLICATION = "jobqueue"
@@ -107,17 +108,16 @@ class Session:
 
     def __init__(
         self,
-        parameters: dict[str, Any],
+        parameters: ConnectionParameters,
         purpose: str,
         *,
         prepare: Callable[[AsyncConnection[Any]], Coroutine[Any, Any, None]] | None = None,
     ) -> None:
-        self.parameters = {**KEEPALIVES, **parameters}
-        self.parameters["application_name"] = f"{APPLICATION} {purpose}"
+        self.parameters, self.purpose = parameters, purpose
         self.prepare = prepare
         self.connection: AsyncConnection[Any] | None = None
         self.born = 0  # how many were opened
-        self._stale = False
+        self._stale = self._used_known = False
 
     async def open(self, seconds: float) -> AsyncConnection[Any]:
         """Return the connection, connecting first where there is none, within the bound."""
@@ -133,7 +133,7 @@ class Session:
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         try:
-            connection = await bounded(None, self._connect(), seconds)
+            connection = await bounded(None, self._connect(seconds), seconds)
             await bounded(connection, self._begin(connection), end - loop.time())
         except BaseException:
             await self.close()
@@ -154,11 +154,32 @@ class Session:
         else:
             await _farewell(old)
 
-    async def _connect(self) -> AsyncConnection[Any]:
+    async def _connect(self, seconds: float) -> AsyncConnection[Any]:
+        parameters = await self._ask(seconds / 2)
         # Kept at once: a cancellation at this moment must not lose an open connection.
-        self.connection = await AsyncConnection.connect(autocommit=True, **self.parameters)
+        self.connection = await AsyncConnection.connect(
+            autocommit=True,
+            **{
+                **KEEPALIVES,
+                **parameters,
+                "application_name": f"{APPLICATION} {self.purpose}",
+            },
+        )
         self.born += 1
         return self.connection
+
+    async def _ask(self, seconds: float) -> dict[str, Any]:
+        """Return what to connect with. While that cannot be found the last known is tried once."""
+        try:
+            found = await self.parameters.ask(seconds)
+        except ParametersUnavailable as error:
+            if self.parameters.known is None or self._used_known:
+                raise
+            log.warning("connection_parameters_failed", purpose=self.purpose, error=str(error))
+            self._used_known = True
+            return self.parameters.known
+        self._used_known = False
+        return found
 
     async def _begin(self, connection: AsyncConnection[Any]) -> None:
         set_json_loads(read_json, connection)

@@ -28,9 +28,16 @@ class CallTimeout(psycopg.OperationalError):
     """The database did not answer in time; the connection was dropped."""
 
 
+class ParametersUnavailable(psycopg.OperationalError):
+    """The project's code did not say what to connect with."""
+
+
 def is_transient(error: BaseException) -> bool:
     """Whether trying again later can help: the network, a restart, a failover, a busy server."""
-    if isinstance(error, errors.ConnectionException | CallTimeout | OSError | TimeoutError):
+    if isinstance(
+        error,
+        errors.ConnectionException | CallTimeout | ParametersUnavailable | OSError | TimeoutError,
+    ):
         return True
     if isinstance(error, psycopg.InterfaceError):
         return True  # the connection was closed under the call

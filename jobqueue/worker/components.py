@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from jobqueue.conf import Settings
 from jobqueue.states import Phase
+from jobqueue.store.connection_parameters import ConnectionParameters
 from jobqueue.store.connections import Session
 from jobqueue.store.workers import Identity
 from jobqueue.worker.bulk_orders import BulkOrders
@@ -39,7 +39,7 @@ class Components:
     def __init__(
         self,
         settings: Settings,
-        parameters: dict[str, Any],
+        parameters: ConnectionParameters,
         options: WorkerOptions,
         identity: Identity,
         registry: InFlightJobs,

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pkgutil import iter_modules
 
 import psycopg
+from django.core.exceptions import ImproperlyConfigured
 from django.db.backends.postgresql.features import DatabaseFeatures
 
 from jobqueue import migrations
@@ -45,6 +46,8 @@ async def first_contact(
             await session.call(workers.register, CALL_SECONDS, identity)
             return True
         except (psycopg.Error, OSError) as error:
+            if isinstance(error.__cause__, ImproperlyConfigured):
+                raise CannotStartError(str(error.__cause__)) from None
             if isinstance(error, psycopg.Error) and (is_refused(error) or not is_transient(error)):
                 raise CannotStartError(_sentence(error)) from None
             if not logged:

@@ -15,6 +15,7 @@ from jobqueue.conf import Settings
 from jobqueue.logs import get_logger
 from jobqueue.states import Phase
 from jobqueue.store import workers
+from jobqueue.store.connection_parameters import ConnectionParameters
 from jobqueue.store.events import Note
 from jobqueue.worker.components import Components
 from jobqueue.worker.execution.containment import adopt_children
@@ -43,7 +44,7 @@ class Worker:
     def __init__(
         self,
         settings: Settings,
-        parameters: dict[str, Any],
+        parameters: ConnectionParameters,
         options: WorkerOptions,
         *,
         on_start: Callable[[], object],

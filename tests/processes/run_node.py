@@ -17,6 +17,7 @@ import psycopg  # noqa: E402
 
 from jobqueue import conf  # noqa: E402
 from jobqueue.store import heartbeat, workers  # noqa: E402
+from jobqueue.store.connection_parameters import ConnectionParameters  # noqa: E402
 from jobqueue.store.connections import Session  # noqa: E402
 from jobqueue.store.error_classes import is_transient  # noqa: E402
 from jobqueue.worker.leadership.election import Leader  # noqa: E402
@@ -75,7 +76,7 @@ async def listen(leader: Leader) -> None:
 async def main() -> None:
     facts, above = liveness.identity(), parent()
     me = above.worker if above else uuid4()
-    session = Session(PARAMETERS, "heartbeat")
+    session = Session(ConnectionParameters.fixed(PARAMETERS), "heartbeat")
     identity = workers.Identity(
         id=me,
         name="node",
@@ -93,7 +94,7 @@ async def main() -> None:
     )
     await session.call(workers.register, 10, identity)
     leader = Leader(
-        parameters=PARAMETERS,
+        parameters=ConnectionParameters.fixed(PARAMETERS),
         worker=me,
         settings=SETTINGS,
         outage_log=OutageLog(),

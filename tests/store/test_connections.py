@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 
 import jobqueue
+from jobqueue.store.connection_parameters import ConnectionParameters
 from jobqueue.store.connections import Session, bounded
 from jobqueue.store.error_classes import CallTimeout, is_refused, is_transient
 from tests.events import captured
@@ -40,7 +41,7 @@ def far(parameters, proxy):
 
 @pytest_asyncio.fixture
 async def session(far):
-    session = Session(far, "claim")
+    session = Session(ConnectionParameters.fixed(far), "claim")
     yield session
     await session.close()
 

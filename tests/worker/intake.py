@@ -8,6 +8,7 @@ import pytest_asyncio
 
 from jobqueue.conf import Settings
 from jobqueue.states import Outcome
+from jobqueue.store.connection_parameters import ConnectionParameters
 from jobqueue.store.connections import Session
 from jobqueue.store.finish import Ending
 from jobqueue.worker.claiming.claimer import Claimer
@@ -36,7 +37,7 @@ class Intake:
         self.registry = InFlightJobs(settings.concurrency)
         self.outage_log, self.recorded, self.spent = OutageLog(), RecordedEvents(), []
         self.completer = Completer(
-            Session(far, "finish"),
+            Session(ConnectionParameters.fixed(far), "finish"),
             uuid4(),
             self.registry,
             self.recorded,
@@ -46,7 +47,10 @@ class Intake:
             on_soon=lambda seconds: None,
         )
         self.handlers = Handlers(self.registry, self.completer)
-        self.sessions = (Session(far, "claim"), Session(far, "claim 2"))
+        self.sessions = (
+            Session(ConnectionParameters.fixed(far), "claim"),
+            Session(ConnectionParameters.fixed(far), "claim 2"),
+        )
         self.claimer = Claimer(
             self.sessions,
             uuid4(),

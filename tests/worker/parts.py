@@ -9,6 +9,7 @@ from uuid import uuid4
 from jobqueue import conf, operations
 from jobqueue.conf import Settings
 from jobqueue.store.claims import Claim
+from jobqueue.store.connection_parameters import ConnectionParameters
 from jobqueue.worker.inflight import InFlight, InFlightJobs
 from jobqueue.worker.worker import Worker, WorkerOptions
 from tests.children import wait_until
@@ -71,7 +72,7 @@ def working(settings=SHORT, **options):
     """A whole worker in a thread of this process, stopped at the end of the block."""
     worker = Worker(
         settings,
-        conf.connection_parameters(),
+        ConnectionParameters(conf.connection_parameters),
         WorkerOptions(signals=False, **options),
         on_start=lambda: None,
         send_finished=operations.send_task_finished,

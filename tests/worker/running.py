@@ -17,6 +17,7 @@ from django.db import connections
 from jobqueue.conf import Settings
 from jobqueue.models import Attempt, Job
 from jobqueue.states import FINAL, Phase, State
+from jobqueue.store.connection_parameters import ConnectionParameters
 from jobqueue.worker.execution.executor import Executor
 from jobqueue.worker.options import WorkerOptions
 from jobqueue.worker.worker import Worker
@@ -45,7 +46,7 @@ class Running:
         options = WorkerOptions(signals=False, lead=lead)
         self.worker = Worker(
             self.settings,
-            parameters,
+            ConnectionParameters.fixed(parameters),
             options,
             on_start=lambda: None,
             send_finished=lambda ids: None,

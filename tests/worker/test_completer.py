@@ -9,6 +9,7 @@ import pytest_asyncio
 
 from jobqueue.states import Outcome
 from jobqueue.store import claims, finish
+from jobqueue.store.connection_parameters import ConnectionParameters
 from jobqueue.store.connections import Session
 from jobqueue.store.finish import Ending
 from jobqueue.worker.inflight import Fate, InFlightJobs
@@ -36,7 +37,9 @@ class Desk:
         host, port = proxy.address
         self.connection, self.registry = connection, InFlightJobs(1000)
         self.recorded, self.outage_log = RecordedEvents(), OutageLog()
-        self.session = Session({**parameters, "host": host, "port": port}, "finish")
+        self.session = Session(
+            ConnectionParameters.fixed({**parameters, "host": host, "port": port}), "finish"
+        )
         self.completer = Completer(
             self.session,
             ME,

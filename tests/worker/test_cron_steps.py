@@ -16,6 +16,7 @@ from jobqueue import tasks
 from jobqueue.conf import Settings
 from jobqueue.models import Schedule
 from jobqueue.store import schedules
+from jobqueue.store.connection_parameters import ConnectionParameters
 from jobqueue.store.connections import Session
 from jobqueue.store.error_classes import CallTimeout
 from jobqueue.worker.leadership import cron_steps
@@ -30,7 +31,7 @@ async def leader(parameters):
     made = []
 
     def leader(settings=None):
-        session = Session(parameters, "maintenance")
+        session = Session(ConnectionParameters.fixed(parameters), "maintenance")
         given = settings or Settings()
         ticking = CronSteps(session, worker=uuid4(), settings=given, wake=lambda *_: None)
         made.append(ticking)
@@ -379,6 +380,6 @@ async def test_the_look_says_when_the_next_tick_is_due(connection, leader):
 
 async def test_without_a_database_the_step_fails_as_transient(leader):
     one_leader = leader()
-    one_leader.session.parameters["port"] = "1"
+    one_leader.session.parameters.known["port"] = "1"
     with pytest.raises((CallTimeout, psycopg.OperationalError)):
         await one_leader.plan_next(20)

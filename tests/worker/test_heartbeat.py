@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from jobqueue.conf import TOLERATED_FAILED_BEATS, Settings
 from jobqueue.store import reclaims
+from jobqueue.store.connection_parameters import ConnectionParameters
 from jobqueue.store.connections import Session
 from jobqueue.store.error_classes import CallTimeout
 from jobqueue.store.events import Note
@@ -41,7 +42,7 @@ class Bench:
     def __init__(self, parameters, config=CALM):
         self.settings, self.registry = config, InFlightJobs(10)
         self.executor = StoppingExecutor(now, config.cancel_seconds)
-        self.session = Session(parameters, "beat")
+        self.session = Session(ConnectionParameters.fixed(parameters), "beat")
         self.left, self.beats, self.overdue_beats = [], 0, 0
         self.heartbeat = Heartbeat(
             self.session,

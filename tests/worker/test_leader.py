@@ -18,6 +18,7 @@ import pytest_asyncio
 
 from jobqueue.conf import Settings
 from jobqueue.store import leadership
+from jobqueue.store.connection_parameters import ConnectionParameters
 from jobqueue.store.error_classes import CallTimeout
 from jobqueue.versions import UNDERSTANDS
 from jobqueue.worker.leadership.election import Leader
@@ -50,7 +51,7 @@ async def start(parameters):
                 [worker],
             )
         leader = Leader(
-            parameters={**parameters, **changes},
+            parameters=ConnectionParameters.fixed({**parameters, **changes}),
             worker=worker,
             settings=settings,
             outage_log=OutageLog(),
@@ -90,7 +91,9 @@ async def test_a_leader_that_leaves_is_followed_at_once_and_never_leads_again(st
     await until(lambda: first.is_leading)
     second = start()
     second.on_occupied()
-    listener = await psycopg.AsyncConnection.connect(autocommit=True, **first._session.parameters)
+    listener = await psycopg.AsyncConnection.connect(
+        autocommit=True, **first._session.parameters.known
+    )
     async with listener:
         await listener.execute("LISTEN jobqueue")
         await first.resign()

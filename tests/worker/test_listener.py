@@ -9,6 +9,7 @@ import pytest_asyncio
 
 from jobqueue.states import Wake
 from jobqueue.store import heartbeat
+from jobqueue.store.connection_parameters import ConnectionParameters
 from jobqueue.store.notify import prove
 from jobqueue.worker.notifications.dispatch import Dispatcher
 from jobqueue.worker.notifications.listener import Listener
@@ -41,7 +42,7 @@ class Ear:
             on_died=lambda: self.heard.append(("died",)),
         )
         self.listener = Listener(
-            {**parameters, "host": host, "port": port},
+            ConnectionParameters.fixed({**parameters, "host": host, "port": port}),
             self.me,
             self.dispatcher,
             ErrorPolicy("listen", self.outage_log),

@@ -9,6 +9,7 @@ import pytest
 
 from jobqueue.conf import Settings
 from jobqueue.store import deaths, heartbeat, leadership
+from jobqueue.store.connection_parameters import ConnectionParameters
 from jobqueue.store.connections import Session
 from jobqueue.worker.process import liveness
 from tests.rows import add_worker, ago, one
@@ -40,7 +41,9 @@ def settings():
 
 
 def detector_of(parameters, me, settings):
-    return liveness.DeadWorkerDetector(Session(parameters, "test"), me, settings)
+    return liveness.DeadWorkerDetector(
+        Session(ConnectionParameters.fixed(parameters), "test"), me, settings
+    )
 
 
 async def died(connection, worker):

@@ -6,6 +6,7 @@ from uuid import uuid4
 
 import pytest
 
+from jobqueue.store.connection_parameters import ConnectionParameters
 from jobqueue.worker.probe import MOST_CONNECTIONS, address_of
 from jobqueue.worker.process.supervisor_link import SupervisorLink
 from jobqueue.worker.startup import CannotStartError
@@ -129,7 +130,7 @@ def test_a_port_that_is_taken_ends_the_start_with_one_sentence(port):
         config = settings(probe_address=f"127.0.0.1:{port}")
         worker = Worker(
             config,
-            conf.connection_parameters(),
+            ConnectionParameters(conf.connection_parameters),
             WorkerOptions(signals=False),
             on_start=lambda: None,
             send_finished=lambda ids: None,

@@ -7,6 +7,7 @@ import pytest
 import pytest_asyncio
 
 from jobqueue.store import idleness
+from jobqueue.store.connection_parameters import ConnectionParameters
 from jobqueue.store.connections import Session
 from jobqueue.store.error_classes import CallTimeout
 from jobqueue.worker import run_limits
@@ -29,7 +30,7 @@ async def watch(parameters, connection):
     sessions, tasks, worker = [], [], await add_worker(connection, started_at=ago(0))
 
     def watch(*, max_runtime=None, inflight=lambda: 0):
-        sessions.append(Session(parameters, "idle"))
+        sessions.append(Session(ConnectionParameters.fixed(parameters), "idle"))
         watch = IdleWatch(
             sessions[-1], ["default", "mail"], worker, max_runtime=max_runtime, inflight=inflight
         )

@@ -10,6 +10,7 @@ import pytest_asyncio
 
 from jobqueue.conf import Settings
 from jobqueue.store import claims
+from jobqueue.store.connection_parameters import ConnectionParameters
 from jobqueue.store.connections import Session
 from jobqueue.worker.claiming import queue_pauses, scan_cursor
 from jobqueue.worker.claiming.claim_round import new_tokens
@@ -50,7 +51,7 @@ class Intake:
         self.registry = InFlightJobs(settings.concurrency)
         outage_log = OutageLog()
         self.completer = Completer(
-            Session(parameters, "finish"),
+            Session(ConnectionParameters.fixed(parameters), "finish"),
             uuid4(),
             self.registry,
             RecordedEvents(),
@@ -60,7 +61,10 @@ class Intake:
             on_soon=lambda seconds: None,
         )
         self.handlers = Handlers(self.registry, self.completer)
-        self.sessions = (Session(parameters, "claim"), Session(parameters, "claim 2"))
+        self.sessions = tuple(
+            Session(ConnectionParameters.fixed(parameters), purpose)
+            for purpose in ("claim", "claim 2")
+        )
         self.claimer = Claimer(
             self.sessions,
             uuid4(),

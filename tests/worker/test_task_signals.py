@@ -384,7 +384,7 @@ def test_handlers_and_receivers_see_the_task_that_was_enqueued(work, body, conne
 @pytest.mark.spec("D117")
 def test_a_retry_whose_history_cannot_be_read_runs_without_it(work, body, shared):
     running = work()
-    running.worker.components.executor.history.session.parameters["port"] = 1
+    running.worker.components.executor.history.session.parameters.known["port"] = 1
 
     def flaky(context):
         shared.notes.append((context.attempt, len(context.task_result.errors)))

@@ -581,7 +581,7 @@ def refused(monkeypatch):
     opened, state = Session._open, {"tries": 0, "refused": True}
 
     async def open(self, seconds):
-        if self.parameters["application_name"] == SECOND and state["refused"]:
+        if f"jobqueue {self.purpose}" == SECOND and state["refused"]:
             state["tries"] += 1
             raise psycopg.OperationalError("FATAL: sorry, too many clients already")
         return await opened(self, seconds)

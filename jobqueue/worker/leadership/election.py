@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Callable, Sequence
-from typing import Any
 from uuid import UUID
 
 from jobqueue.clock import loop_time
@@ -14,6 +13,7 @@ from jobqueue.conf import LEADER_TRUST_MARGIN_SECONDS, Settings
 from jobqueue.logs import get_logger
 from jobqueue.notifications import LeaderVacant
 from jobqueue.store import leadership
+from jobqueue.store.connection_parameters import ConnectionParameters
 from jobqueue.store.connections import ExponentialBackoff, Session
 from jobqueue.store.error_classes import is_transient
 from jobqueue.worker.hints import send_hint
@@ -45,7 +45,7 @@ class Leader:
     def __init__(
         self,
         *,
-        parameters: dict[str, Any],
+        parameters: ConnectionParameters,
         worker: UUID,
         settings: Settings,
         outage_log: OutageLog,

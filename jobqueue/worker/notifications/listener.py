@@ -13,6 +13,7 @@ from jobqueue.clock import loop_time
 from jobqueue.logs import get_logger
 from jobqueue.notifications import CHANNEL
 from jobqueue.states import Wake
+from jobqueue.store.connection_parameters import ConnectionParameters
 from jobqueue.store.connections import ExponentialBackoff, Session, drop
 from jobqueue.worker.notifications.dispatch import Dispatcher
 from jobqueue.worker.outages import ErrorPolicy
@@ -38,7 +39,7 @@ class Listener:
 
     def __init__(
         self,
-        parameters: dict[str, Any],
+        parameters: ConnectionParameters,
         worker: UUID,
         dispatcher: Dispatcher,
         error_policy: ErrorPolicy,
