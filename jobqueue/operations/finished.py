@@ -16,6 +16,7 @@ from jobqueue.backend import JobQueueBackend
 from jobqueue.conf import settings
 from jobqueue.exceptions import JobExpired, WorkerLost, as_handled
 from jobqueue.models import Job
+from jobqueue.redact import cover_text
 from jobqueue.results import of_job
 from jobqueue.states import FINAL, Reason
 from jobqueue.tasks import UnknownTask
@@ -36,7 +37,8 @@ def send_task_finished(ids: Sequence[int]) -> None:
             result = of_job(job, job.attempt_set.order_by("number"))
         except TaskResultDoesNotExist:  # this code does not know the task: only Django's line
             if error is not None:
-                django_log.error(LINE, job.pk, job.task, TaskResultStatus.FAILED, exc_info=error)
+                values = (job.pk, job.task, TaskResultStatus.FAILED)
+                django_log.log(logging.ERROR, LINE, *values, exc_info=error)
             continue
         send = partial(signals.send, task_finished, "task_finished", JobQueueBackend, result)
         if error is None:
@@ -53,5 +55,5 @@ def _ended_by(job: Job) -> Exception | None:
         case Reason.EXPIRED:
             return JobExpired()
         case Reason.UNKNOWN_TASK:
-            return UnknownTask(job.last_error or job.task)
+            return UnknownTask(cover_text(job.last_error) or job.task)
     return None
