@@ -23,6 +23,7 @@ from jobqueue import operations
 from jobqueue.exceptions import JobExpired, WorkerLost
 from jobqueue.models import Job, Worker
 from jobqueue.states import Reason, State
+from jobqueue.store.connection_parameters import ConnectionParameters
 from jobqueue.tasks import UnknownTask
 from jobqueue.worker.outcomes import heard as listeners
 from jobqueue.worker.outcomes import last_errors
@@ -384,7 +385,8 @@ def test_handlers_and_receivers_see_the_task_that_was_enqueued(work, body, conne
 @pytest.mark.spec("D117")
 def test_a_retry_whose_history_cannot_be_read_runs_without_it(work, body, shared):
     running = work()
-    running.worker.components.executor.history.session.parameters.known["port"] = 1
+    session = running.worker.components.executor.history.session
+    session.parameters = ConnectionParameters.fixed({**session.parameters.known, "port": 1})
 
     def flaky(context):
         shared.notes.append((context.attempt, len(context.task_result.errors)))
