@@ -16,8 +16,13 @@ def own_backends() -> list[JobQueueBackend]:
     return [backend for backend in backends if isinstance(backend, JobQueueBackend)]
 
 
+def listed() -> list[str]:
+    """Return the names in QUEUES."""
+    return sorted({name for backend in own_backends() for name in backend.queues})
+
+
 def configured() -> list[str]:
-    """Return the names in QUEUES; `default` for an entry that lists none."""
+    """Return what a worker serves by default: QUEUES; `default` for an entry that lists none."""
     names: dict[str, None] = {}
     for backend in own_backends():
         names.update(dict.fromkeys(sorted(backend.queues) or ["default"]))

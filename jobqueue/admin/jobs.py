@@ -64,7 +64,7 @@ class JobAdmin(DeskAdmin):
             ],
             "ages": [(name, label, name == filters.age) for name, label in AGES.items()],
             "tasks": stats.tasks(),
-            "queues": sorted({*queue_names.configured(), *stats.queue_names()}),
+            "queues": sorted({*queue_names.listed(), *stats.queue_names()}),
             "faults": faults,
             "verbs": [] if faults else self.verbs_for_list(request, filters),
             "window": job_changelist.WINDOW,

@@ -18,7 +18,7 @@ from django.db.models.functions import Now
 from jobqueue.conf import settings
 from jobqueue.insight import stats_sql as sql
 from jobqueue.models import Job, LeaderLease, Minute, Queue, Worker
-from jobqueue.queue_names import configured
+from jobqueue.queue_names import listed
 from jobqueue.states import Phase, State
 
 COUNTED_AT_MOST = 10_000
@@ -97,7 +97,7 @@ def queues(limit: int = COUNTED_AT_MOST) -> list[QueueFigures]:
         "limit": limit + 1,
         "sample": SCHEDULED_SAMPLE,
         "lease": settings().lease_seconds,
-        "known": configured(),
+        "known": listed(),
     }
     found = []
     for name, ready, busy, scheduled, oldest, at, by, serving, more in rows(sql.QUEUES, parameters):

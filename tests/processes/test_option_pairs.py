@@ -48,7 +48,7 @@ PAIRS = [
         {"15 jobs done, --max-jobs is 15", "idle"},
     ),
     (
-        "--processes 2 --max-memory 1 --max-runtime 3",
+        "--processes 2 --max-memory 1 --max-runtime 12",
         0,
         0,
         4,
