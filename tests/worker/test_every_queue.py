@@ -69,7 +69,7 @@ def test_pages_and_why_show_which_queues_it_serves():
         job.queue = "idle"
         idle = " ".join(cause.text for cause in why.explain(job, timezone.now()))
         found = [finding.text for finding in doctor.examine()]
-    assert figures == {"default": 1, "mail": 0, "idle": 1, "named": 1}
+    assert figures == {"mail": 0, "idle": 1, "named": 1}
     assert "serves the queue mail" in reasons
     assert "serves" not in idle
     assert any("'mail', which no" in text for text in found)
