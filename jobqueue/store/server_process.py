@@ -17,11 +17,12 @@ class ServerProcess:
 
     pid: int
     started: Any
+    name: str  # of the session that it served: a pooler may give it to another client
     direct: bool  # False behind a pooler: another process may run what is sent next
 
 
 BACKEND = """
-SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()
+SELECT pid, backend_start, application_name FROM pg_stat_activity WHERE pid = pg_backend_pid()
 """
 
 
@@ -32,15 +33,17 @@ async def of_connection(connection: Connection) -> ServerProcess | None:
     row = await cursor.fetchone()
     if row is None:
         return None
-    pid, started = row
-    # A pooler reports a made-up process id at login.
-    return ServerProcess(pid, started, direct=pid == connection.info.backend_pid)
+    pid, started, name = row
+    # Most poolers report a made-up process id at login.
+    return ServerProcess(pid, started, name, direct=pid == connection.info.backend_pid)
 
 
 # Ends a server process, so that its last statement was executed or never will be. Its role is the
-# same, so no special right is needed.
+# same, so no special right is needed. One that now serves a session of another name is left alone:
+# there is a pooler that reports real process ids.
 END_BACKEND = """
-SELECT pg_terminate_backend(pid, %(wait)s) FROM pg_stat_activity
+SELECT CASE WHEN application_name = %(name)s THEN pg_terminate_backend(pid, %(wait)s) END
+FROM pg_stat_activity
 WHERE pid = %(pid)s AND backend_start = %(started)s AND pid <> pg_backend_pid()
 """
 
@@ -48,9 +51,7 @@ WHERE pid = %(pid)s AND backend_start = %(started)s AND pid <> pg_backend_pid()
 async def end(connection: Connection, process: ServerProcess, seconds: float = 2.0) -> bool:
     """End this server process, waiting this long; return whether it is certainly gone."""
     cursor = connection.cursor(row_factory=tuple_row)
-    wait = int(seconds * 1000)
-    await cursor.execute(
-        END_BACKEND, {"pid": process.pid, "started": process.started, "wait": wait}
-    )
+    known = {"pid": process.pid, "started": process.started, "name": process.name}
+    await cursor.execute(END_BACKEND, {**known, "wait": int(seconds * 1000)})
     row = await cursor.fetchone()
     return row is None or bool(row[0])

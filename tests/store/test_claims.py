@@ -1,6 +1,7 @@
 """READY rows become RUNNING, at most one for each token, and each for one worker."""
 
 import asyncio
+from dataclasses import replace
 from uuid import uuid4
 
 import psycopg
@@ -128,8 +129,19 @@ async def test_a_server_process_is_ended_once_and_then_known_to_be_gone(connecti
 async def test_another_process_under_the_same_number_is_left_alone(connection, connect):
     other = await connect()
     backend = await server_process.of_connection(other)
-    stranger = server_process.ServerProcess(
-        backend.pid, await one(connection, "SELECT now()"), direct=True
-    )
+    stranger = replace(backend, started=await one(connection, "SELECT now()"))
     assert await server_process.end(connection, stranger)
+    assert await one(other, "SELECT 1") == 1
+
+
+@pytest.mark.spec("S101")
+async def test_a_process_that_a_pooler_has_given_to_another_client_is_not_ended(
+    connection, connect
+):
+    """A pooler that reports real process ids looks like no pooler."""
+    other = await connect()
+    await other.execute("SET application_name = 'jobqueue claim'")
+    backend = await server_process.of_connection(other)
+    await other.execute("SET application_name = 'somebody else'")
+    assert not await server_process.end(connection, backend)  # so nothing is certain
     assert await one(other, "SELECT 1") == 1

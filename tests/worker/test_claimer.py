@@ -229,7 +229,7 @@ async def test_where_the_old_session_cannot_be_found_rows_that_turn_up_late_are_
     intake, late = make(), []
 
     async def pooled(connection):
-        return server_process.ServerProcess(1, None, direct=False)
+        return server_process.ServerProcess(1, None, "", direct=False)
 
     async def never_sent(own, queue, worker, tokens, lease, after):
         late.append((queue, worker, tokens, lease))

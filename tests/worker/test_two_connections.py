@@ -274,7 +274,7 @@ async def test_room_that_a_lost_round_may_need_is_not_given_away_by_another_in_f
         return [], []
 
     monkeypatch.setattr(finish_and_claim, "finish_and_claim", looking)
-    backend = ServerProcess(1, None, direct=True)
+    backend = ServerProcess(1, None, "", direct=True)
     shared.lost_claims.add(backend, new_tokens(2), until=1e9)
     for inflight in list(intake.registry)[:3]:
         intake.put(inflight)
