@@ -11,14 +11,16 @@ import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from django.contrib.auth.models import Group
 from django.db import DatabaseError, InternalError, connection, connections, transaction
+from structlog.contextvars import merge_contextvars
 
-from jobqueue import operations
+from jobqueue import logs, operations
 from jobqueue.models import Job
 from jobqueue.states import State
 from jobqueue.worker.threads import handler_thread as lanes_module
 from jobqueue.worker.threads import orm_connections
 from jobqueue.worker.threads.handler_thread import HandlerThread, HandlerThreads
 from tests.children import wait_until
+from tests.events import captured
 from tests.worker import jobs
 from tests.worker.running import active, attempts, open_transactions, sql
 
@@ -542,3 +544,22 @@ def test_a_slow_thread_does_not_hold_up_the_loop(work, body, shared):
     shared.events["go"].set()
     running.final(slow)
     assert [a.outcome for a in attempts(slow)] == ["SUCCEEDED"]
+
+
+@pytest.mark.parametrize("kind", ["call", "acall"])
+def test_what_a_handler_left_uncommitted_is_logged_with_its_job(work, body, kind):
+    running = work()
+
+    async def coroutine():
+        await sync_to_async(_left_open)()
+
+    name = body(_left_open if kind == "call" else coroutine)
+    with captured() as entries:
+        logs.PROCESSORS.insert(0, merge_contextvars)
+        job = getattr(jobs, kind).enqueue(name)
+        running.final(job)
+        running.wait(lambda: [e for e in entries if e["event"] == "transaction_left_open"])
+        running.final(jobs.add.enqueue(1, 2))
+    [line] = [e for e in entries if e["event"] == "transaction_left_open"]
+    assert (line["database"], line["job"]) == ("default", int(job.id))
+    assert not Group.objects.exists()

@@ -98,7 +98,9 @@ async def run_coroutine(
     # Classified in its thread, so that a big result or a slow message delays no other handler. The
     # thread first finishes the calls that the coroutine left in it; only then has it ended.
     handler_thread = _handler_thread(inflight, handler_threads)
-    judged = handler_thread.submit(_classify_in_thread, handler_thread, judge, value, error)
+    judged = handler_thread.submit(
+        copy_context().run, _classify_in_thread, handler_thread, judge, value, error
+    )
     del value, error  # held by this frame, an error would hold itself
     await _outlast(judged, handler_thread, handler_threads)
     return judged.result()  # type: ignore[no-any-return]
@@ -179,7 +181,7 @@ def run_function(
             return context.run(judge, value, error)
         finally:
             del value, error
-            handler_thread.tidy()
+            context.run(handler_thread.tidy)  # its log lines name the job
 
     return handler_thread.submit(run)
 

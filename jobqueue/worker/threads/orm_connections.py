@@ -12,6 +12,10 @@ from django.db import connections
 from psycopg.errors import FeatureNotSupported, ReadOnlySqlTransaction
 from psycopg.pq import TransactionStatus
 
+from jobqueue.logs import get_logger
+
+log = get_logger()
+
 # Statements whose effect outlives the transaction and would reach the next handler.
 _AT_START = (
     r"(?:set\s+(?!local\b|constraints\b|transaction\b)|reset\b|listen\b|prepare\b|declare\b|load\b"
@@ -93,9 +97,19 @@ def tidy_connections() -> None:
     for wrapper in connections.all(initialized_only=True):
         wrapper.queries_log.clear()
         if not _is_clean(wrapper):
+            if _is_in_transaction(wrapper):
+                log.warning("transaction_left_open", database=wrapper.alias)
             _discard(wrapper)
         elif wrapper.connection is not None and getattr(wrapper, "pool", None):
             wrapper.close()  # back to the pool, for the threads waiting for one
+
+
+def _is_in_transaction(wrapper: Any) -> bool:
+    """Whether something may be lost that the handler believes to be written."""
+    raw = wrapper.connection
+    if raw is None or wrapper.vendor != "postgresql":
+        return False
+    return bool(raw.info.transaction_status == TransactionStatus.INTRANS)
 
 
 def close_dropped(wrappers: list[Any]) -> None:
