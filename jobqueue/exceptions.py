@@ -61,6 +61,10 @@ class JobExpired(JobQueueError):
     """The job was not started by the time it expires."""
 
 
+class CommitLost(JobQueueError):
+    """connection lost at COMMIT"""
+
+
 class LeaseLost(JobQueueError):
     """The claim is no longer this worker's; nothing was written."""
 

@@ -58,6 +58,8 @@ class Reason(StrEnum):
     INTERRUPTED = "interrupted"
     HELD = "held until its old process is gone"
     NO_CONNECTION = "no database connection"
+    COMMIT_LOST = "connection lost at COMMIT"
+    RETURNED = "returned unstarted"
 
 
 # The kinds of events that workers and the leader write about a job. They are deleted with it; every

@@ -29,6 +29,8 @@ REASONS: Mapping[str, Promise] = {
     Reason.INTERRUPTED: _("interrupted"),
     Reason.HELD: _("held until its old process is gone"),
     Reason.NO_CONNECTION: _("no database connection"),
+    Reason.COMMIT_LOST: _("connection lost at COMMIT"),
+    Reason.RETURNED: _("returned unstarted"),
 }
 LOST_WITH = f"{Reason.WORKER_LOST} with jobs "
 

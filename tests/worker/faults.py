@@ -22,13 +22,13 @@ class Handlers:
     def start(self, inflight):
         self.started.append(inflight)
 
-    def give_back(self, inflight):
+    def give_back(self, inflight, *, at_once):
         from jobqueue.worker.outcomes import classify
 
         self.returned.append(inflight)
         self.registry.end(inflight)
         if self.completer is not None:
-            self.completer.put(inflight, classify.unstarted(inflight.claim))
+            self.completer.put(inflight, classify.unstarted(inflight.claim, at_once=at_once))
 
 
 class RecordedEvents:

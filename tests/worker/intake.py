@@ -44,7 +44,7 @@ class Intake:
             ErrorPolicy("finish", self.outage_log),
             trust_seconds=30.0,
             on_ready=lambda queue: None,
-            on_soon=lambda seconds: None,
+            on_soon=lambda seconds: self.claimer.promote_in(seconds),
         )
         self.handlers = Handlers(self.registry, self.completer)
         self.sessions = (

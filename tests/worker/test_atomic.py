@@ -7,6 +7,7 @@ import contextlib
 import threading
 import time
 from datetime import timedelta
+from itertools import pairwise
 
 import psycopg
 import pytest
@@ -173,7 +174,7 @@ def test_a_shutdown_does_not_wait_for_a_row_that_somebody_holds(work, body, shar
 class CutAtCommit:
     """Ends the session of an atomic handler around its COMMIT, as a dying network would."""
 
-    def __init__(self, monkeypatch, *, before):
+    def __init__(self, monkeypatch, *, before, times=1):
         self.cuts = 0
         wrapper = type(connections["default"])
         commit = wrapper._commit
@@ -183,7 +184,7 @@ class CutAtCommit:
                 "handler-"
             ):
                 self.cuts += 1
-                if self.cuts == 1:
+                if self.cuts <= times:
                     if not before:
                         commit(this)
                     this.connection.pgconn.finish()
@@ -219,7 +220,68 @@ def test_a_commit_that_was_cut_off_before_it_happened_runs_again_uncounted(work,
     row = running.final(job)
     assert cut.cuts == 2
     assert (row.state, effects(), row.failures) == (State.SUCCEEDED, ["effect"], 0)
-    assert [a.outcome for a in attempts(job)] == ["INTERRUPTED", "SUCCEEDED"]
+    lost, done = attempts(job)
+    assert [lost.outcome, done.outcome] == ["INTERRUPTED", "SUCCEEDED"]
+    assert lost.error_message.startswith("connection lost at COMMIT: ")
+    assert done.started_at - lost.finished_at >= timedelta(seconds=1)
+
+
+def test_a_commit_that_never_lands_waits_longer_each_time_and_counts_from_the_third_on(
+    work, body, monkeypatch
+):
+    """A balancer that drops idle connections, say: else it would run again and again for ever."""
+    monkeypatch.setattr(classify, "LEAST_SECONDS", 0.05)
+    running = work(backoff_base_seconds=0.1)
+    cut = CutAtCommit(monkeypatch, before=True, times=99)
+    job = jobs.atomically.using(max_attempts=3).enqueue(body(write))
+    row = running.final(job)
+    history = attempts(job)
+    assert [a.outcome for a in history] == ["INTERRUPTED"] * 2 + ["FAILED"] * 3
+    assert (row.state, row.reason, row.failures) == (State.DEAD, Reason.ATTEMPTS_SPENT, 3)
+    assert (cut.cuts, effects()) == (5, [])
+    assert all(a.error_message.startswith("connection lost at COMMIT: ") for a in history)
+    pauses = [b.started_at - a.finished_at for a, b in pairwise(history)]
+    for pause, at_least in zip(pauses, [0.08, 0.16, 0.32, 0.64], strict=True):
+        assert pause >= timedelta(seconds=at_least)
+
+
+def test_other_failures_and_shutdowns_do_not_stand_in_the_row(work, body, monkeypatch):
+    """Two lost commits, a failure, two more: none of the four counts."""
+    monkeypatch.setattr(classify, "LEAST_SECONDS", 0.05)
+    running = work()
+    cut, runs = CutAtCommit(monkeypatch, before=True, times=4), []
+
+    def handler():
+        runs.append(1)
+        if len(runs) == 3:
+            raise ValueError
+        write()
+
+    row = running.final(jobs.atomically.using(max_attempts=2).enqueue(body(handler)))
+    assert (row.state, row.failures, cut.cuts) == (State.SUCCEEDED, 1, 5)
+    outcomes = [a.outcome for a in attempts(row.pk)]
+    lost = ["INTERRUPTED"] * 2
+    assert outcomes == [*lost, "FAILED", *lost, "SUCCEEDED"]
+
+
+def test_a_transaction_that_the_server_ends_at_its_commit_does_not_spin(work, body, monkeypatch):
+    """A deadlock out of a deferred trigger."""
+    monkeypatch.setattr(classify, "LEAST_SECONDS", 0.05)
+    sql(
+        "CREATE FUNCTION deadlock() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN RAISE 'as two of them would' USING ERRCODE = '40P01'; END $$"
+    )
+    sql(
+        "CREATE CONSTRAINT TRIGGER deadlock AFTER INSERT ON auth_group DEFERRABLE"
+        " INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION deadlock()"
+    )
+    try:
+        running = work()
+        row = running.final(jobs.atomically.using(max_attempts=2).enqueue(body(write)))
+    finally:
+        sql("DROP FUNCTION deadlock CASCADE")
+    assert (row.state, row.failures, effects()) == (State.DEAD, 2, [])
+    assert [a.outcome for a in attempts(row.pk)] == ["INTERRUPTED"] * 2 + ["FAILED"] * 2
 
 
 @pytest.mark.spec("S82", "S87")

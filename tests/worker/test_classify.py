@@ -10,6 +10,7 @@ from enum import IntEnum
 from typing import Any
 
 import pytest
+from django.db import OperationalError
 from psycopg.errors import QueryCanceled
 
 from jobqueue.conf import Settings
@@ -25,7 +26,7 @@ from jobqueue.models import Job
 from jobqueue.states import Outcome, Reason, State
 from jobqueue.store.claims import Claim
 from jobqueue.worker.inflight import InFlight, Stop
-from jobqueue.worker.outcomes import classify, error_text
+from jobqueue.worker.outcomes import classify, error_text, lost_commits
 from jobqueue.worker.outcomes.attempt_options import Options
 from tests.worker import jobs
 from tests.worker.running import attempts
@@ -97,6 +98,40 @@ def test_an_error_is_a_counted_failure_with_the_backoff():
 def test_a_snooze_is_not_counted_and_has_its_own_delay():
     ending = of(Snooze(90))
     assert (ending.outcome, ending.delay, ending.error_class) == (Outcome.SNOOZED, 90.0, "")
+
+
+def lost_commit(**given):
+    error = OperationalError("server closed the connection unexpectedly")
+    return lost_commits.classified(inflight(**given), error, options(backoff=0.0), SETTINGS)
+
+
+# Each way back to the queue that counts nothing, in a worker that stays.
+UNCOUNTED = {
+    "snoozed": lambda: of(Snooze(0)),
+    "snoozed as its lease ends": lambda: of(caused(Snooze(0), JobInterrupted()), Stop.LEASE),
+    "its lease cannot be kept": lambda: of(JobInterrupted(), Stop.LEASE),
+    "its lease cannot be kept by a coroutine": lambda: of(asyncio.CancelledError(), Stop.LEASE),
+    "returned": lambda: classify.unstarted(claim(), at_once=False),
+    "no connection": lambda: of(classify.NoConnection("none")),
+    "its commit is lost": lost_commit,
+}
+
+
+@pytest.mark.parametrize("way", UNCOUNTED)
+def test_no_uncounted_way_back_is_quicker_than_a_second(way):
+    ending = UNCOUNTED[way]()
+    assert ending.outcome in (None, Outcome.INTERRUPTED, Outcome.SNOOZED)
+    assert (ending.delay or ending.hold) >= 1.0
+
+
+def test_what_a_shutdown_takes_goes_back_at_once():
+    for ending in (
+        of(JobInterrupted(), Stop.SHUTDOWN),
+        classify.unstarted(claim(), at_once=True),
+        lost_commit(stop=Stop.SHUTDOWN),
+    ):
+        assert (ending.delay, ending.hold) == (0.0, None)
+        assert ending.outcome in (None, Outcome.INTERRUPTED)
 
 
 @pytest.mark.spec("S78")

@@ -86,7 +86,7 @@ class Intake:
             if start:
                 self.executor.start(inflight)
             else:
-                self.executor.give_back(inflight)
+                self.executor.give_back(inflight, at_once=self.stopped.is_set())
 
 
 class ClaimRound:

@@ -18,8 +18,8 @@ from jobqueue.store.error_classes import is_transient
 from jobqueue.store.finish import FINISH, Written, finish_parameters
 from jobqueue.worker.execution.own_transaction import OwnTransaction
 from jobqueue.worker.inflight import InFlight, Stop
-from jobqueue.worker.outcomes import classify
-from jobqueue.worker.outcomes.attempt_options import Ended, How
+from jobqueue.worker.outcomes import classify, lost_commits
+from jobqueue.worker.outcomes.attempt_options import Ended, How, Options
 from jobqueue.worker.outcomes.classify import BadResult, NoConnection
 
 BUSY_SECONDS = 0.05
@@ -86,7 +86,9 @@ class Recorder:
                     raise JobInterrupted  # the job runs again; only the time is lost
                 time.sleep(BUSY_SECONDS)  # an operator's session holds the row
 
-    def judge(self, inflight: InFlight, error: BaseException | None) -> Ended | None:
+    def judge(
+        self, inflight: InFlight, error: BaseException | None, options: Options
+    ) -> Ended | None:
         """What the recording makes of the handler's end; None if it was never reached, or if the
         error is the handler's own."""
         if inflight.recording is None:
@@ -107,7 +109,7 @@ class Recorder:
         if isinstance(error, OperationalError | InterfaceError) or is_transient(error):
             # The commit's answer is unknown. If it landed, this write is refused and the success is
             # found in the history; if not, the handler runs again.
-            return Ended(How.PUT, classify.interrupted(inflight))
+            return Ended(How.PUT, lost_commits.classified(inflight, error, options, self.settings))
         return None
 
 

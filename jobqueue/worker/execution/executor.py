@@ -87,10 +87,10 @@ class Executor:
         deadline = None if seconds is None else asyncio.get_running_loop().time() + seconds
         inflight.set_deadline(deadline, partial(self.stop, inflight, Stop.TIMEOUT))
 
-    def give_back(self, inflight: InFlight) -> None:
-        """Never started: return the job to its place in the queue."""
+    def give_back(self, inflight: InFlight, *, at_once: bool) -> None:
+        """Never started: return the job to its place in the queue, at once or after a moment."""
         self.registry.end(inflight)
-        self.completer.put(inflight, classify.unstarted(inflight.claim))
+        self.completer.put(inflight, classify.unstarted(inflight.claim, at_once=at_once))
 
     def stop(self, inflight: InFlight, why: Stop) -> None:
         """Ask one handler to stop. If that fails, the others must still be asked."""
@@ -147,12 +147,13 @@ class Executor:
         except TypeError as error:
             self._over(inflight, classify.invalid_arguments(inflight, error))
             return
-        if claim.attempts and self.task_signals.shows_past(task):
+        options = self._options(claim, task)
+        if claim.attempts and (options.atomic or self.task_signals.shows_past(task)):
             inflight.keep_past(await self.history.of(claim))
         if inflight.stop_reason is not None or claim.cancel_requested:  # perhaps during the import
-            self._over(inflight, classify.unstarted(claim))
+            at_once = claim.cancel_requested or inflight.control.stopping
+            self._over(inflight, classify.unstarted(claim, at_once=at_once))
             return
-        options = self._options(claim, task)
         judge = partial(self._judge, inflight, options)
         if not tasks.is_coroutine(task.func):
             self._start_function(inflight, self._begin(inflight, task, options), options, judge)
@@ -259,7 +260,7 @@ class Executor:
         self, inflight: InFlight, options: Options, value: Any, error: BaseException | None
     ) -> Ended:
         """Called in any thread. Never raises, whatever the handler's value or error is."""
-        ended = self.recorder.judge(inflight, error) if options.atomic else None
+        ended = self.recorder.judge(inflight, error, options) if options.atomic else None
         ended = ended or Ended(How.PUT, classify.of(inflight, value, error, options, self.settings))
         if error is not None:
             with contextlib.suppress(Exception):

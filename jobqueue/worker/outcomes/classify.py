@@ -26,6 +26,9 @@ from jobqueue.worker.outcomes import error_text, retry_delay
 from jobqueue.worker.outcomes.attempt_options import Options
 
 NO_CONNECTION_SECONDS = 5.0
+# No way back to the queue that counts nothing is quicker, except at a shutdown: else a job could go
+# round at full speed.
+LEAST_SECONDS = 1.0
 log = get_logger()
 
 INTERRUPTS = (asyncio.CancelledError, JobCancelled, JobInterrupted, JobTimeout, QueryCanceled)
@@ -56,7 +59,7 @@ def of(
         final = error is None
         reason = Reason.BAD_RESULT if final else Reason.RETRY
         delay = 0.0 if final else retry_delay.default_retry_delay(inflight, settings)
-        return _failed(inflight, broken, final=final, reason=reason, delay=delay)
+        return failed(inflight, broken, final=final, reason=reason, delay=delay)
 
 
 def returned(inflight: InFlight, value: Any, settings: Settings) -> Ending:
@@ -77,7 +80,7 @@ def returned(inflight: InFlight, value: Any, settings: Settings) -> Ending:
 
 def _bad_result(inflight: InFlight, error: NotJSON) -> Ending:
     # Another run would give the same result: no retry.
-    return _failed(inflight, error, final=True, reason=Reason.BAD_RESULT)
+    return failed(inflight, error, final=True, reason=Reason.BAD_RESULT)
 
 
 def raised(inflight: InFlight, error: BaseException, chosen: Options, settings: Settings) -> Ending:
@@ -91,13 +94,12 @@ def raised(inflight: InFlight, error: BaseException, chosen: Options, settings: 
         return _stopped(inflight, error, chosen, settings)
     match error:
         case Snooze():
-            delay = check_delay("Snooze", error.seconds)
-            return _ending(inflight, Outcome.SNOOZED, delay=delay, reason=Reason.SNOOZED)
+            return _snoozed(inflight, error)
         case PermanentError():
-            return _failed(inflight, error, final=True, reason=Reason.PERMANENT)
+            return failed(inflight, error, final=True, reason=Reason.PERMANENT)
         case JobCancelled() if inflight.control.cancelled:
             return _cancelled(inflight, error)
-    return _failed(
+    return failed(
         inflight,
         error,
         delay=retry_delay.retry_delay(inflight, error, chosen, settings),
@@ -115,9 +117,16 @@ def _stopped(
         case Stop.TIMEOUT:
             return _timed_out(inflight, error, chosen, settings)
     if isinstance(error, Snooze):
-        delay = check_delay("Snooze", error.seconds)
-        return _ending(inflight, Outcome.SNOOZED, delay=delay, reason=Reason.SNOOZED)
+        return _snoozed(inflight, error)
+    if inflight.stop_reason is Stop.LEASE:  # this process stays, and may claim it again
+        return _ending(inflight, Outcome.INTERRUPTED, reason=Reason.INTERRUPTED, hold=LEAST_SECONDS)
     return interrupted(inflight)
+
+
+def _snoozed(inflight: InFlight, error: Snooze) -> Ending:
+    least = 0.0 if inflight.control.stopping else LEAST_SECONDS
+    delay = max(check_delay("Snooze", error.seconds), least)
+    return _ending(inflight, Outcome.SNOOZED, delay=delay, reason=Reason.SNOOZED)
 
 
 def _cancelled(inflight: InFlight, error: BaseException) -> Ending:
@@ -134,7 +143,7 @@ def _timed_out(
     message = f"The attempt ran longer than {limit}."
     if not isinstance(error, INTERRUPTS) and (said := error_text.message_of(error)):
         message = f"{message} Then, while it unwound: {error_text.path_of(error)}: {said}"
-    return _failed(
+    return failed(
         inflight,
         error,
         outcome=Outcome.TIMED_OUT,
@@ -153,9 +162,14 @@ def interrupted(inflight: InFlight, hold: float | None = None) -> Ending:
     return _ending(inflight, Outcome.INTERRUPTED, reason=reason, hold=hold)
 
 
-def unstarted(claim: Claim) -> Ending:
-    """The handler never began: return the job to its place, as if never claimed."""
-    return Ending(id=claim.id, token=claim.token, outcome=None)
+def unstarted(claim: Claim, *, at_once: bool) -> Ending:
+    """The handler never began: return the job to its place, as if never claimed; after a moment, if
+    this process may claim it again."""
+    if at_once:
+        return Ending(id=claim.id, token=claim.token, outcome=None)
+    return Ending(
+        id=claim.id, token=claim.token, outcome=None, hold=LEAST_SECONDS, reason=Reason.RETURNED
+    )
 
 
 def no_connection(claim: Claim, error: BaseException) -> Ending:
@@ -189,13 +203,13 @@ def invalid_arguments(inflight: InFlight, error: TypeError) -> Ending:
         f"The stored arguments do not fit {claim.task}: {error}. "
         f"When this was enqueued the parameters were {claim.signature or 'not recorded'}."
     )
-    return _failed(inflight, TypeError(message), final=True, reason=Reason.INVALID_ARGUMENTS)
+    return failed(inflight, TypeError(message), final=True, reason=Reason.INVALID_ARGUMENTS)
 
 
 def unreadable(inflight: InFlight) -> Ending:
     """The arguments or options are JSON for the database but not for Python: nothing can begin."""
     message = f"The stored arguments or options cannot be read: {inflight.claim.fault}."
-    return _failed(inflight, ValueError(message), final=True, reason=Reason.INVALID_ARGUMENTS)
+    return failed(inflight, ValueError(message), final=True, reason=Reason.INVALID_ARGUMENTS)
 
 
 def cannot_be_atomic(inflight: InFlight) -> Ending:
@@ -204,12 +218,12 @@ def cannot_be_atomic(inflight: InFlight) -> Ending:
         f"{inflight.claim.task} is a coroutine, which cannot run atomically: "
         "Django's transactions do not span awaits."
     )
-    return _failed(inflight, PermanentError(message), final=True, reason=Reason.PERMANENT)
+    return failed(inflight, PermanentError(message), final=True, reason=Reason.PERMANENT)
 
 
 def broken(inflight: InFlight, error: BaseException, settings: Settings) -> Ending:
     """The worker itself failed around the handler: counted as a failure, so that it ends."""
-    return _failed(
+    return failed(
         inflight,
         error,
         delay=retry_delay.default_retry_delay(inflight, settings),
@@ -249,7 +263,7 @@ def _ending(
     )
 
 
-def _failed(
+def failed(
     inflight: InFlight,
     error: BaseException,
     *,
@@ -260,6 +274,7 @@ def _failed(
     error_class: str = "",
     message: str = "",
 ) -> Ending:
+    """A failure, with what the error says."""
     return Ending(
         id=inflight.claim.id,
         token=inflight.claim.token,

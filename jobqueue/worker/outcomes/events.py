@@ -46,7 +46,8 @@ class OutcomeEvents:
             case State.CANCELLED:
                 log.info("job_cancelled", **facts, outcome=ending.outcome)
             case _ if ending.outcome is Outcome.INTERRUPTED:
-                log.info("job_interrupted", **facts)
+                delay = round(ending.delay, 3)
+                log.info("job_interrupted", **facts, reason=ending.reason, delay_seconds=delay)
             case _ if ending.outcome is Outcome.SNOOZED:
                 log.info("job_snoozed", **facts, delay_seconds=round(ending.delay, 3))
             case _:

@@ -13,19 +13,26 @@ log = get_logger()
 
 
 def retry_delay(
-    inflight: InFlight, error: BaseException, options: Options, settings: Settings
+    inflight: InFlight,
+    error: BaseException,
+    options: Options,
+    settings: Settings,
+    *,
+    failures: int | None = None,
 ) -> float:
     """Return the seconds that the error, the call or the task asks for. If its rule fails, the
-    setting's rule applies."""
+    setting's rule applies. `failures`: how many to reckon with; None: the job's own."""
+    if failures is None:
+        failures = inflight.claim.failures + 1
     try:
         if isinstance(error, RetryLater):
             return check_delay("RetryLater", error.seconds)
-        return tasks.retry_delay(options.backoff, inflight.claim.failures + 1, settings)
+        return tasks.retry_delay(options.backoff, failures, settings)
     except BaseException:
         log.warning(
             "backoff_failed", job=inflight.claim.id, task=inflight.claim.task, exc_info=True
         )
-        return default_retry_delay(inflight, settings)
+        return tasks.retry_delay(None, failures, settings)
 
 
 def default_retry_delay(inflight: InFlight, settings: Settings) -> float:
