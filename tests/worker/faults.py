@@ -18,6 +18,7 @@ class Handlers:
         self.handler_threads = HandlerThreads()
         self.started: list[InFlight] = []
         self.returned: list[InFlight] = []
+        self.returned_at_once: list[bool] = []  # what the claimer asks for; here all are
 
     def start(self, inflight):
         self.started.append(inflight)
@@ -26,9 +27,10 @@ class Handlers:
         from jobqueue.worker.outcomes import classify
 
         self.returned.append(inflight)
+        self.returned_at_once.append(at_once)
         self.registry.end(inflight)
         if self.completer is not None:
-            self.completer.put(inflight, classify.unstarted(inflight.claim, at_once=at_once))
+            self.completer.put(inflight, classify.unstarted(inflight.claim, at_once=True))
 
 
 class RecordedEvents:

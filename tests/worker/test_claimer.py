@@ -247,7 +247,8 @@ async def test_where_the_old_session_cannot_be_found_rows_that_turn_up_late_are_
     await until(lambda: intake.claimer._lost_claims._next_query_at > 0)
     rows = await claim(connection, "default", *late[0][1:])
     assert [row.id for row in rows] == [job]
-    await until(lambda: intake.recorded.written_ == [(job, None, "SCHEDULED")])
+    await until(lambda: intake.recorded.written_ == [(job, None, "READY")])
+    assert intake.handlers.returned_at_once == [False]
     assert not intake.started()
     assert (await job_row(connection, job))["attempts"] == 0
 

@@ -20,6 +20,7 @@ from jobqueue import operations
 from jobqueue.models import Job
 from jobqueue.states import Reason, State
 from jobqueue.worker.claiming import parked_jobs
+from jobqueue.worker.claiming.claim_round import Intake
 from tests.worker import jobs
 from tests.worker.running import attempts, sql
 
@@ -63,6 +64,26 @@ def parked(running, job):
             pk=job, state=State.SCHEDULED, reason=Reason.UNKNOWN_TASK
         ).first()
     )
+
+
+def test_a_claim_that_is_returned_by_a_worker_that_stays_runs_after_a_second(work, monkeypatch):
+    """As one whose answer came late: it needs neither a poll nor a leader to come back."""
+    accept, returned = Intake.accept, []
+
+    def accept_late(intake, rows, sent, *, start):
+        first = [row for row in rows if not returned]
+        returned.extend(first)
+        accept(intake, rows, sent, start=start and not first)
+
+    monkeypatch.setattr(Intake, "accept", accept_late)
+    running = work(poll_seconds=300.0, heartbeat_seconds=60.0, lease_seconds=600.0)
+    job = jobs.add.enqueue(1, 2)
+    row = running.state(job, State.SCHEDULED)
+    assert (row.reason, row.attempts, row.started_at) == (Reason.RETURNED, 0, None)
+    assert row.hold_until > row.run_at
+    row = running.final(job)
+    assert (row.result, row.attempts) == (3, 1)
+    assert row.started_at.timestamp() - returned[0].claimed_at >= 1.0
 
 
 # Unknown tasks.

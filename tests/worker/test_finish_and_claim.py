@@ -16,7 +16,6 @@ from jobqueue.store import finish as store_finish
 from jobqueue.store.finish import Ending
 from jobqueue.worker.claiming.claim_round import new_tokens
 from jobqueue.worker.inflight import Fate
-from jobqueue.worker.outcomes import classify
 from tests.rows import add_job, history, job_row, one
 from tests.waiting import until
 from tests.worker.faults import end
@@ -265,8 +264,6 @@ async def test_through_any_outage_each_job_ends_once_and_no_slot_is_given_twice(
     make, connection, proxy, slots, monkeypatch
 ):
     """Cuts at any moment of forty rounds, by which each job has its one outcome all the same."""
-    monkeypatch.setattr(classify, "LEAST_SECONDS", 0.02)  # claims are lost all the time
-    monkeypatch.setattr(classify, "LEAST_SECONDS", 0.02)  # claims are lost all the time
     monkeypatch.setattr("jobqueue.worker.claiming.lost_claims.QUERY_SECONDS", 0.05)
     intake, jobs = await fill(make, connection, 60)
     for policy in (*intake.claimer.error_policies, intake.completer.error_policy):

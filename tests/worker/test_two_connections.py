@@ -145,7 +145,6 @@ async def test_through_any_outage_each_job_ends_once_and_no_slot_is_given_twice(
     make, connection, proxy, slots, sent, monkeypatch, fault, only
 ):
     monkeypatch.setattr("jobqueue.worker.claiming.lost_claims.QUERY_SECONDS", 0.05)
-    monkeypatch.setattr("jobqueue.worker.outcomes.classify.LEAST_SECONDS", 0.02)
     monkeypatch.setattr("jobqueue.worker.claiming.claim_round.CALL_SECONDS", CALL_SECONDS)
     monkeypatch.setattr("jobqueue.worker.outcomes.completer.WRITE_SECONDS", CALL_SECONDS)
     jobs = await add(connection, COUNT)
@@ -704,7 +703,7 @@ async def test_a_lost_round_of_the_second_is_looked_for_although_the_first_is_id
     monkeypatch.setattr(claims, "claim", lose)
     intake.claimer._backlogged.add("default")
     intake.claimer._second_wanted.set()
-    await until(lambda: (job, None, "SCHEDULED") in intake.recorded.written_)
+    await until(lambda: (job, None, "READY") in intake.recorded.written_)
     assert [inflight.claim.id for inflight in intake.handlers.returned] == [job]
 
 

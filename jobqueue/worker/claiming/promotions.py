@@ -39,7 +39,11 @@ class Promotions:
 
     async def promote_due(self, *, notify: bool = False) -> None:
         """Make due jobs READY. Other workers are notified if there is no room for them here."""
-        queues = await promote(self.call, self._aside, PROMOTE_LIMIT)
+        try:
+            queues = await promote(self.call, self._aside, PROMOTE_LIMIT)
+        except Exception:
+            self.timer.add(0.0, loop_time())  # they are still due
+            raise
         if len(queues) == PROMOTE_LIMIT:
             self.timer.add(0.0, loop_time())
         for queue in set(queues):
