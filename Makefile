@@ -1,4 +1,4 @@
-.PHONY: help demo test spec bench lint format lock clean
+.PHONY: help demo test security spec bench lint format lock clean
 
 help:  ## Show these targets
 	@sed -n 's/^\([a-z]*\):.*## */  make \1: /p' Makefile
@@ -9,6 +9,9 @@ demo:  ## Run the example site with a worker on http://127.0.0.1:8000/
 
 test:  ## Run the tests (ARGS="-k name" goes to pytest)
 	@scripts/test $(ARGS)
+
+security:  ## Run the tests that show the promises of docs/security.md
+	@scripts/test -n 4 --dist worksteal -m security $(ARGS)
 
 bench:  ## Measure throughput, latency and idle cost, compared with the bare driver
 	@scripts/setup

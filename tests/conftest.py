@@ -11,6 +11,8 @@ import pytest_django
 from django.db import connection
 from django.test import override_settings
 
+from tests.documents import security_tests
+
 CHROMIUM_NAMES = (
     "chromium",
     "chromium-browser",
@@ -32,7 +34,13 @@ def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str)
         return argname
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    promised = set(security_tests())
+    for item in items:
+        name = item.nodeid.partition("[")[0]
+        if name in promised or name.partition("::")[0] in promised:
+            item.add_marker("security")
     unwanted = {}
     if not config.getoption("--long"):
         unwanted["long"] = pytest.mark.skip(reason="takes minutes: run with --long")

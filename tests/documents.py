@@ -16,3 +16,8 @@ def blocks(page: str, language: str | None = None) -> list[str]:
     """Return the page's blocks of code: of one language, or all."""
     found = BLOCK.findall(text(page))
     return [block for name, block in found if language is None or name == language]
+
+
+def security_tests() -> list[str]:
+    """Return the tests that docs/security.md names for its promises: files, or `file::test`."""
+    return re.findall(r"`(tests/[\w/]+\.py(?:::\w+)?)`", text("docs/security.md"))

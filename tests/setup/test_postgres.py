@@ -8,7 +8,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from project import postgres
+from project import postgres, settings
 
 OWNER = """
 import sys
@@ -69,6 +69,18 @@ def test_the_owner_starts_a_durable_server_and_stops_it(folder: Path) -> None:
             assert connection.execute("SHOW listen_addresses").fetchone() == ("",)
     assert postgres.address(folder) is None
     assert not postgres.Server(folder).is_running()
+
+
+def test_nobody_else_on_the_machine_can_reach_its_data_its_socket_or_the_key(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with postgres.running(folder):
+        server = postgres.Server(folder)
+        for place in (server.folder, server.home, server.data, server.sockets):
+            assert place.stat().st_mode & 0o077 == 0, place
+    monkeypatch.setattr(settings, "STATE", tmp_path)
+    assert settings.secret_key() == settings.secret_key()
+    assert (tmp_path / "secret-key").stat().st_mode & 0o077 == 0
 
 
 def test_a_second_process_uses_the_owners_server_and_does_not_stop_it(
