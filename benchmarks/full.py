@@ -13,6 +13,7 @@ from statistics import median
 from benchmarks import quick
 from benchmarks.load import committers, held, history, memory, rates, remote, under_load
 from benchmarks.measures import drain
+from benchmarks.newer import show_newer
 from benchmarks.server import Server, running
 from benchmarks.sweeps import show_sweeps
 from benchmarks.workers import BARE, OURS
@@ -61,6 +62,7 @@ NAMES: dict[str, Callable[[Server], None]] = {
     "history": lambda server: history(server, SCALE),
     "held": lambda server: held(server, SCALE),
     "sweeps": lambda server: show_sweeps(server, SCALE),
+    "newer": show_newer,
     "memory": lambda server: memory(server, SCALE),
     "load": under_load,
     "remote": remote,

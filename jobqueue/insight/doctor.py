@@ -178,6 +178,16 @@ def _parked() -> Iterator[Finding]:
         yield Finding(WARNING, text, "Deploy the code that has it, or cancel them.")
 
 
+def _newer() -> Iterator[Finding]:
+    waiting, needs = stats.newer()
+    if not waiting.value:
+        return
+    workers = stats.workers(stats.figures(limit=1).now, None, limit=500)
+    if needs > max((row.worker.understands for row in workers if row.alive), default=0):
+        text = f"{waiting.value} jobs need newer code than any running worker has."
+        yield Finding(WARNING, text, "Deploy it: what runs leaves them alone.")
+
+
 def _operator_tasks() -> Iterator[Finding]:
     if names := operator_tasks.unknown_names():
         text = f"JOBQUEUE['OPERATOR_TASKS'] names what is no task: {', '.join(names)}."
@@ -192,5 +202,6 @@ EXAMINATIONS: tuple[Callable[[], Iterator[Finding]], ...] = (
     _fleet,
     _queues,
     _parked,
+    _newer,
     _operator_tasks,
 )

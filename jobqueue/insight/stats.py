@@ -137,6 +137,12 @@ def tasks() -> list[str]:
     return [task for (task,) in rows(sql.TASKS, {"waiting": WAITING_SAMPLE})]
 
 
+def newer(limit: int = COUNTED_AT_MOST) -> tuple[Count, int]:
+    """Waiting jobs that this code leaves alone, and the most that any of them needs."""
+    count, needs = row(sql.NEWER_WAITING, {"limit": limit})
+    return Count(count, exact=count < limit), needs or 0
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerFigures:
     """One worker process and the slots in use."""

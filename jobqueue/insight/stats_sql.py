@@ -1,6 +1,6 @@
 """The statements behind `jobqueue.insight.stats`: each stops at a limit or walks along an index."""
 
-from jobqueue.versions import CLAIMABLE, READY_APART, SCHEDULED_APART, TIMED
+from jobqueue.versions import CLAIMABLE, NEWER, READY_APART, SCHEDULED_APART, TIMED
 
 # In the order of an index, or a limited count may read the table until it has found enough.
 COUNTS = f"""
@@ -133,6 +133,16 @@ WITH RECURSIVE known(task) AS (
     (SELECT task FROM jobqueue_job WHERE state = 'RUNNING' ORDER BY worker LIMIT %(waiting)s)
 )
 (SELECT task FROM known WHERE task IS NOT NULL LIMIT 1000) UNION SELECT task FROM waiting ORDER BY 1
+"""
+
+NEWER_WAITING = f"""
+SELECT count(*), max(needs) FROM (
+    (SELECT needs FROM jobqueue_job WHERE {READY_APART} AND {NEWER}
+     ORDER BY queue, priority DESC, run_at, id LIMIT %(limit)s)
+    UNION ALL
+    (SELECT needs FROM jobqueue_job WHERE {SCHEDULED_APART} AND {NEWER}
+     ORDER BY run_at LIMIT %(limit)s)
+) t
 """
 
 USED = """

@@ -12,6 +12,7 @@ from django.utils import timezone
 from jobqueue.insight import doctor
 from jobqueue.models import Job, LeaderLease, Queue
 from jobqueue.states import State
+from jobqueue.versions import UNDERSTANDS
 from tests.web import rows
 
 pytestmark = [pytest.mark.spec("S229"), pytest.mark.django_db]
@@ -111,6 +112,7 @@ def test_the_doctor_names_each_ailment_with_its_remedy() -> None:
     rows.job(queue="mail")
     rows.job(State.SCHEDULED, task="shop.tasks.old", parked_at=timezone.now())
     Queue.objects.create(name="mail", paused_at=timezone.now(), paused_by="ann")
+    rows.job(needs=UNDERSTANDS + 1)
     rows.worker(name="gone", last_seen_at=timezone.now() - timedelta(minutes=5))
     code, text = run("doctor")
     assert code == 3
@@ -120,6 +122,7 @@ def test_the_doctor_names_each_ailment_with_its_remedy() -> None:
         "1 jobs wait in 'mail', which no running worker serves.",
         "'mail' is paused by ann",
         "shop.tasks.old are parked",
+        "1 jobs need newer code than any running worker has.",
     ):
         assert words in text
     facts = json.loads(run("doctor", "--json")[1])
