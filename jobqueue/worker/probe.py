@@ -140,7 +140,8 @@ class Probe:
         if phase is Phase.STARTING:
             return "starting: the database has not answered yet"
         if phase is not Phase.RUNNING:
-            return f"stopping ({phase}): {self.shutdown.reason}"
+            # An error behind the colon may quote a row: it is in the log, not for everybody here.
+            return f"stopping ({phase}): {self.shutdown.reason.partition(':')[0]}"
         age, stale = self._beat_age(), 2 * settings.heartbeat_seconds + settings.beat_budget_seconds
         if age > stale:
             return f"the last good heartbeat was {age:.1f} s ago"

@@ -76,6 +76,8 @@ def test_a_worker_that_stops_is_live_but_not_ready_and_says_why(port, tmp_path, 
         worker.watchdog.loop.call_soon_threadsafe(worker.shutdown.request, "a deploy")
         wait_until(lambda: get(port, "/ready")[0] == 503)
         assert get(port, "/ready")[1] == "stopping (DRAINING): a deploy\n"
+        worker.shutdown.reason = "service claimer ended: ValueError('hunter2')"
+        assert get(port, "/ready")[1] == "stopping (DRAINING): service claimer ended\n"
         assert get(port, "/live")[0] == 200
         go.touch()
     assert worker.code == 0
