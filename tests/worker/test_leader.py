@@ -21,7 +21,7 @@ from jobqueue.store import leadership
 from jobqueue.store.connection_parameters import ConnectionParameters
 from jobqueue.store.error_classes import CallTimeout
 from jobqueue.versions import UNDERSTANDS
-from jobqueue.worker.leadership.election import Leader
+from jobqueue.worker.leadership.election import ELECT_SECONDS, RESIGN_SECONDS, Leader
 from jobqueue.worker.outages import OutageLog
 from tests.events import captured
 from tests.rows import add_job, add_running, add_worker, ago, ahead, insert, job_row, one
@@ -164,6 +164,28 @@ async def test_a_win_that_was_in_flight_when_the_stop_came_is_handed_back(
 
 
 @pytest.mark.spec("D63")
+@pytest.mark.spec("S174")
+async def test_a_stop_that_comes_while_the_new_leader_connects_is_heard(
+    start, connection, monkeypatch
+):
+    leader = start()
+    opened, stops = leader._work.open, []
+
+    async def stopped_meanwhile(seconds):
+        answer = await opened(seconds)
+        if not stops:
+            stops.append(asyncio.ensure_future(leader.resign()))
+            await asyncio.sleep(0)
+        return answer
+
+    monkeypatch.setattr(leader._work, "open", stopped_meanwhile)
+    await until(lambda: stops)
+    async with asyncio.timeout(RESIGN_SECONDS + ELECT_SECONDS - 0.5):  # its bound
+        await stops[0]
+    assert await one(connection, HOLDER) is None
+    assert await one(connection, TERM) == 1
+
+
 async def test_resigning_is_bounded_when_the_row_is_locked(start, connection, connect):
     leader = start()
     await until(lambda: leader.is_leading)

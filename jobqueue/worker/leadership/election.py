@@ -212,7 +212,8 @@ class Leader:
             return
         self._term, self._trust_end = term, trust_end
         self._yields = False
-        self._resigning.clear()
+        if not self._stopping.is_set():
+            self._resigning.clear()
         self.log.info("leader_elected", term=term)
         try:
             await self._serve(term)
