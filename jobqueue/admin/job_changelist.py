@@ -59,11 +59,11 @@ SELECT * FROM (
      ORDER BY queue, priority DESC, run_at, id LIMIT %(each_waiting)s)
     UNION ALL
     (SELECT * FROM jobqueue_job WHERE {READY_APART}
-     ORDER BY queue, priority DESC, run_at, id LIMIT %(each_waiting)s)
+     ORDER BY suspect, priority DESC, run_at, id LIMIT %(each_waiting)s)
     UNION ALL
     (SELECT * FROM jobqueue_job WHERE {TIMED} ORDER BY run_at LIMIT %(each_waiting)s)
     UNION ALL
-    (SELECT * FROM jobqueue_job WHERE {SCHEDULED_APART} ORDER BY run_at LIMIT %(each_waiting)s)
+    (SELECT * FROM jobqueue_job WHERE {SCHEDULED_APART} ORDER BY parked_at LIMIT %(each_waiting)s)
     UNION ALL
     (SELECT * FROM jobqueue_job WHERE state = 'BLOCKED' ORDER BY id LIMIT %(each_waiting)s)
 ) u WHERE u.task = ANY(%(tasks)s::text[]) AND u.id {{side}} %(edge)s
@@ -73,11 +73,11 @@ MORE_WAIT = f"""
 SELECT EXISTS (SELECT FROM jobqueue_job WHERE {CLAIMABLE}
         ORDER BY queue, priority DESC, run_at, id OFFSET %(each_waiting)s LIMIT 1)
     OR EXISTS (SELECT FROM jobqueue_job WHERE {READY_APART}
-        ORDER BY queue, priority DESC, run_at, id OFFSET %(each_waiting)s LIMIT 1)
+        ORDER BY suspect, priority DESC, run_at, id OFFSET %(each_waiting)s LIMIT 1)
     OR EXISTS (SELECT FROM jobqueue_job WHERE {TIMED}
         ORDER BY run_at OFFSET %(each_waiting)s LIMIT 1)
     OR EXISTS (SELECT FROM jobqueue_job WHERE {SCHEDULED_APART}
-        ORDER BY run_at OFFSET %(each_waiting)s LIMIT 1)
+        ORDER BY parked_at OFFSET %(each_waiting)s LIMIT 1)
     OR EXISTS (SELECT FROM jobqueue_job WHERE state = 'BLOCKED'
         ORDER BY id OFFSET %(each_waiting)s LIMIT 1)
 """

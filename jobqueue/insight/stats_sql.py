@@ -13,11 +13,11 @@ SELECT clock_timestamp(),
     (SELECT count(*) FROM (SELECT FROM jobqueue_job
         WHERE {TIMED} ORDER BY run_at LIMIT %(limit)s) t)
     + (SELECT count(*) FROM (SELECT FROM jobqueue_job
-        WHERE {SCHEDULED_APART} ORDER BY run_at LIMIT %(limit)s) t),
+        WHERE {SCHEDULED_APART} ORDER BY parked_at LIMIT %(limit)s) t),
     (SELECT count(*) FROM (SELECT FROM jobqueue_job
         WHERE {CLAIMABLE} ORDER BY queue, priority DESC, run_at, id LIMIT %(limit)s) t)
     + (SELECT count(*) FROM (SELECT FROM jobqueue_job
-        WHERE {READY_APART} ORDER BY queue, priority DESC, run_at, id LIMIT %(limit)s) t),
+        WHERE {READY_APART} ORDER BY suspect, priority DESC, run_at, id LIMIT %(limit)s) t),
     (SELECT count(*) FROM (SELECT FROM jobqueue_job
         WHERE state = 'BLOCKED' ORDER BY id LIMIT %(limit)s) t),
     (SELECT count(*) FROM (SELECT FROM jobqueue_job
@@ -48,7 +48,7 @@ WITH RECURSIVE ready_queue(name) AS (
 ), apart AS (
     SELECT queue AS name, count(*) AS ready, min(run_at) AS run_at
     FROM (SELECT queue, run_at FROM jobqueue_job WHERE {READY_APART}
-          ORDER BY queue, priority DESC, run_at, id LIMIT %(limit)s) t
+          ORDER BY suspect, priority DESC, run_at, id LIMIT %(limit)s) t
     GROUP BY queue
 ), running AS (
     SELECT queue AS name, count(*) AS running
@@ -59,7 +59,7 @@ WITH RECURSIVE ready_queue(name) AS (
     SELECT queue AS name, count(*) AS scheduled
     FROM ((SELECT queue FROM jobqueue_job WHERE {TIMED} ORDER BY run_at LIMIT %(sample)s)
           UNION ALL
-          (SELECT queue FROM jobqueue_job WHERE {SCHEDULED_APART} ORDER BY run_at
+          (SELECT queue FROM jobqueue_job WHERE {SCHEDULED_APART} ORDER BY parked_at
            LIMIT %(sample)s)) t
     GROUP BY queue
 ), alive AS MATERIALIZED (
@@ -122,11 +122,11 @@ WITH RECURSIVE known(task) AS (
      ORDER BY queue, priority DESC, run_at, id LIMIT %(waiting)s)
     UNION ALL
     (SELECT task FROM jobqueue_job WHERE {READY_APART}
-     ORDER BY queue, priority DESC, run_at, id LIMIT %(waiting)s)
+     ORDER BY suspect, priority DESC, run_at, id LIMIT %(waiting)s)
     UNION ALL
     (SELECT task FROM jobqueue_job WHERE {TIMED} ORDER BY run_at LIMIT %(waiting)s)
     UNION ALL
-    (SELECT task FROM jobqueue_job WHERE {SCHEDULED_APART} ORDER BY run_at LIMIT %(waiting)s)
+    (SELECT task FROM jobqueue_job WHERE {SCHEDULED_APART} ORDER BY parked_at LIMIT %(waiting)s)
     UNION ALL
     (SELECT task FROM jobqueue_job WHERE state = 'BLOCKED' ORDER BY id LIMIT %(waiting)s)
     UNION ALL
@@ -138,10 +138,10 @@ WITH RECURSIVE known(task) AS (
 NEWER_WAITING = f"""
 SELECT count(*), max(needs) FROM (
     (SELECT needs FROM jobqueue_job WHERE {READY_APART} AND {NEWER}
-     ORDER BY queue, priority DESC, run_at, id LIMIT %(limit)s)
+     ORDER BY suspect, priority DESC, run_at, id LIMIT %(limit)s)
     UNION ALL
     (SELECT needs FROM jobqueue_job WHERE {SCHEDULED_APART} AND {NEWER}
-     ORDER BY run_at LIMIT %(limit)s)
+     ORDER BY parked_at LIMIT %(limit)s)
 ) t
 """
 

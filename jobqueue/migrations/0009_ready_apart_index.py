@@ -12,7 +12,7 @@ class Migration(migrations.Migration):
         AddIndexConcurrently(
             model_name="job",
             index=models.Index(
-                models.F("queue"),
+                models.F("suspect"),
                 models.OrderBy(models.F("priority"), descending=True),
                 models.F("run_at"),
                 models.F("id"),

@@ -5,7 +5,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
     atomic = False
     dependencies = [
-        ("jobqueue", "0010_suspect_index"),
+        ("jobqueue", "0010_later_apart_index"),
     ]
 
     operations = [

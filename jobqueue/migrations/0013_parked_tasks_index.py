@@ -5,7 +5,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
     atomic = False
     dependencies = [
-        ("jobqueue", "0012_later_apart_index"),
+        ("jobqueue", "0012_remove_parked_index"),
     ]
 
     operations = [

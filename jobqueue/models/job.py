@@ -37,7 +37,6 @@ _HOLDER_UNSET = Q(
 )
 # As in `jobqueue.versions`, for the indexes.
 _NEWER = Q(needs__gt=UNDERSTANDS)
-_CLAIM_ORDER = (F("queue"), F("priority").desc(), F("run_at"), F("id"))
 
 
 class Job(models.Model):
@@ -154,21 +153,20 @@ class Job(models.Model):
         ]
         indexes = [
             models.Index(
-                *_CLAIM_ORDER,
+                F("queue"),
+                F("priority").desc(),
+                F("run_at"),
+                F("id"),
                 name="jobqueue_job_claimable",
                 condition=Q(state=State.READY, suspect=False, needs__lte=UNDERSTANDS),
             ),
             models.Index(
-                *_CLAIM_ORDER,
-                name="jobqueue_job_ready_apart",
-                condition=Q(state=State.READY) & (Q(suspect=True) | _NEWER),
-            ),
-            models.Index(
+                F("suspect"),
                 F("priority").desc(),
                 F("run_at"),
                 F("id"),
-                name="jobqueue_job_suspect",
-                condition=Q(state=State.READY, suspect=True, needs__lte=UNDERSTANDS),
+                name="jobqueue_job_ready_apart",
+                condition=Q(state=State.READY) & (Q(suspect=True) | _NEWER),
             ),
             models.Index(
                 fields=["run_at"],
@@ -176,7 +174,7 @@ class Job(models.Model):
                 condition=Q(state=State.SCHEDULED, parked_at__isnull=True, needs__lte=UNDERSTANDS),
             ),
             models.Index(
-                fields=["run_at"],
+                fields=["parked_at"],
                 name="jobqueue_job_later_apart",
                 condition=Q(state=State.SCHEDULED) & (Q(parked_at__isnull=False) | _NEWER),
             ),
@@ -217,11 +215,6 @@ class Job(models.Model):
                 F("id"),
                 name="jobqueue_job_parked_tasks",
                 condition=Q(state=State.SCHEDULED, parked_at__isnull=False, needs__lte=UNDERSTANDS),
-            ),
-            models.Index(
-                fields=["parked_at"],
-                name="jobqueue_job_parked",
-                condition=Q(parked_at__isnull=False, state=State.SCHEDULED),
             ),
         ]
 

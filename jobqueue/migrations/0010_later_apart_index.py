@@ -12,11 +12,12 @@ class Migration(migrations.Migration):
         AddIndexConcurrently(
             model_name="job",
             index=models.Index(
-                models.OrderBy(models.F("priority"), descending=True),
-                models.F("run_at"),
-                models.F("id"),
-                condition=models.Q(("needs__lte", 0), ("state", "READY"), ("suspect", True)),
-                name="jobqueue_job_suspect",
+                fields=["parked_at"],
+                condition=models.Q(
+                    ("state", "SCHEDULED"),
+                    models.Q(("parked_at__isnull", False), ("needs__gt", 0), _connector="OR"),
+                ),
+                name="jobqueue_job_later_apart",
             ),
         ),
     ]
