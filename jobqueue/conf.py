@@ -64,7 +64,9 @@ def _default_redact() -> tuple[str, ...]:
         # Django's own list, then the usual compounds, then the words of the shipped languages.
         *("api", "auth", "token", "key", "secret", "pass", "signature"),
         *("password", "passwd", "passphrase", "authorization", "cookie", "card", "credential"),
-        *("dsn", "apikey", "authtoken"),
+        *("dsn", "apikey", "authtoken", "accesskey", "accesstoken", "refreshtoken", "privatekey"),
+        *("secretkey", "clientsecret", "sessionid", "csrfmiddlewaretoken", "pwd", "pgpassword"),
+        *("dbpassword", "userpassword"),
         *("passwort", "kennwort", "schlüssel", "schluessel", "geheimnis", "zugangsdaten"),
     )
 

@@ -33,7 +33,9 @@ SHOWN_CHARACTERS = 4_000
 MAX_DEPTH = 40
 # An entry of a list of headers or settings: {"name": "Authorization", "value": "…"}.
 NAME_KEYS = ("name", "key", "header")
-VALUE_KEYS = ("value", "val")
+VALUE_KEYS = ("value", "val", "values")
+# On a command line, in a list: name:password.
+USER_OPTIONS = ("-u", "--user", "--proxy-user")
 
 
 def cover(value: Any, depth: int = 0) -> Any:
@@ -44,23 +46,36 @@ def cover(value: Any, depth: int = 0) -> Any:
         case Unreadable():
             return str(value)
         case dict():
-            named = any(is_secret(value[key]) for key in NAME_KEYS if key in value)
+            named = any(is_secret(value[key]) for key in value if str(key).casefold() in NAME_KEYS)
             return {
                 key: COVER
-                if is_secret(key) or (named and key in VALUE_KEYS)
+                if is_secret(key) or (named and str(key).casefold() in VALUE_KEYS)
                 else cover(inner, depth + 1)
                 for key, inner in value.items()
             }
         case [str() as name, _] if is_secret(name):
             return [name, COVER]
         case list():
-            return [cover(inner, depth + 1) for inner in value]
+            return [
+                _cover_option(before, inner) or cover(inner, depth + 1)
+                for before, inner in zip([None, *value], value, strict=False)
+            ]
         case str():
             return cover_text(value)
         case int() if not isinstance(value, bool) and _is_card(value):
             return COVER
         case _:
             return value
+
+
+def _cover_option(before: Any, value: Any) -> str:
+    """Return the covered value of an option of a command line that stands before it; empty where
+    there is nothing to cover."""
+    if not isinstance(before, str) or not isinstance(value, str):
+        return ""
+    if before in USER_OPTIONS and ":" in value:
+        return f"{value.partition(':')[0]}:{COVER}"
+    return COVER if before.startswith("-") and "=" not in before and is_secret(before) else ""
 
 
 def cover_arguments(
@@ -148,7 +163,7 @@ def _cover_named(written: str, keys: tuple[str, ...]) -> str:
         if name is None or (start and _is_of_name(written[start - 1])):  # or it began earlier
             continue
         if not _is_secret(name["name"][-500:], keys) or (
-            _begins_line(written, start) and _is_class_name(name["name"])
+            _begins_line(written, start) and _is_class_name(name["name"], name["between"])
         ):
             continue
         if value := VALUE.match(written, name.end()):
@@ -182,12 +197,14 @@ def _begins_line(written: str, start: int) -> bool:
     return not indent.strip(" \t") and bool(newline or start <= INDENT)
 
 
-def _is_class_name(name: str) -> bool:
-    """Whether this begins a traceback's last line: `KeyError`, `shop.errors.TokenExpired`. The last
-    word of `ApiKey` or `AccessToken` names a secret instead."""
+def _is_class_name(name: str, between: str) -> bool:
+    """Whether this begins a traceback's last line: `KeyError:`, `shop.errors.TokenExpired:`. The
+    last word of `ApiKey` or `AccessToken` names a secret instead, and a variable of the environment
+    (`API_KEY_2: …`) has no letters of both cases, or has others."""
     last = name.rpartition(".")[2]
     parts = WORD.findall(last)
-    return len(parts) > 1 and last[:1].isupper() and not is_secret(parts[-1])
+    is_class = last.isalpha() and last[0].isupper() and not last.isupper() and len(parts) > 1
+    return is_class and between.strip() == ":" and not is_secret(parts[-1])
 
 
 def _cover_card(match: re.Match[str]) -> str:

@@ -39,12 +39,21 @@ _PREFIXES = r"""
 # Each with what must be somewhere in the folded text, and with its replacement, in which COVER
 # stands for the cover. Where a text ends it may have been cut.
 KNOWN_SECRETS: list[tuple[tuple[str, ...], re.Pattern[str], str]] = [
-    # A password in an address, which may hold slashes and @. A port is no password.
+    # A password in an address, which may hold slashes and @. A port is no password, but before an
+    # @ only the web's addresses have one.
     (
         ("://",),
         re.compile(
-            r"(://[^\s:/@\[]{0,200}:)(?!\d{1,5}(?:[/?#\s]|$))"
+            r"((?:https?|wss?)://[^\s:/@\[]{0,200}:)(?!\d{1,5}(?:[/?#\s]|$))"
             r"(?:[^\s\"'<>]{1,500}(?=@)|[^\s\"'<>@]{1,500}\Z)"
+        ),
+        r"\1COVER",
+    ),
+    (
+        ("://",),
+        re.compile(
+            r"(?<!http)(?<!https)(?<!ws)(?<!wss)(://(?:[^\s:/@\[]{0,200}@)?[^\s:/@\[]{0,200}:)"
+            r"(?:[^\s\"'<>]{1,500}(?=@)|(?!\d{1,5}(?:[/?#\s]|$))[^\s\"'<>@]{1,500}\Z)"
         ),
         r"\1COVER",
     ),
@@ -81,10 +90,22 @@ KNOWN_SECRETS: list[tuple[tuple[str, ...], re.Pattern[str], str]] = [
         re.compile(r"(?i)((?:authorization|cookie)[ \t]{0,8}[:=][ \t]{0,8})[^\s\"'\\\[{(][^\n]*+"),
         r"\1COVER",
     ),
-    # curl -u name:password
+    # curl -u name:password, also as a list of words
     (
         ("-u", "--proxy-u"),
-        re.compile(r"((?:^|\s)(?:-u|--user|--proxy-user)[ =][^\s:]{1,200}:)[^\s]{1,500}+"),
+        re.compile(
+            r"((?:^|[\s\[(,\"'])(?:-u|--user|--proxy-user)[\"']?[ =,]{0,3}[\"']?"
+            r"[^\s:\"',\])]{1,200}:)[^\s\"',\])]{1,500}+"
+        ),
+        r"\1COVER",
+    ),
+    # mysql --password hunter2
+    (
+        ("--",),
+        re.compile(
+            r"(?i)((?:^|\s)--[\w-]{0,40}(?:password|passwd|passphrase|token|secret|key)[ ]{1,8})"
+            r"(?!-)[^\s]{1,500}+"
+        ),
         r"\1COVER",
     ),
 ]

@@ -34,7 +34,7 @@ from jobqueue.operations.admin_log import log_jobs
 from jobqueue.redact import cover_text
 
 # This many are counted; above that the planner's estimate is shown.
-COUNTED_AT_MOST = 500
+COUNTED_AT_MOST = 10_000
 SAMPLE = 10
 TICKED_AT_MOST = 1_000
 NONCE = re.compile(r"[0-9a-f]{32}\Z")

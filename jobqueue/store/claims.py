@@ -273,6 +273,8 @@ def _as_claim(
             read_json(kwargs) if kwargs else {},
             read_json(options) if options else {},
         )
+        if not (type(read[0]) is list and type(read[1]) is type(read[2]) is dict):
+            raise ValueError("args must be a JSON array, kwargs and options objects")
     except (ValueError, RecursionError) as error:
         return Claim._make((id, token, task, [], {}, {}, *rest, str(error), False))
     return Claim._make((id, token, task, *read, *rest, "", False))

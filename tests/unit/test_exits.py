@@ -55,6 +55,7 @@ EXITS = {
     "logs.py Made.handle": "log_texts.covered, exception_text",
     "logs.py handle_loop_error": "log_texts.loop_error",
     "management/commands/jobqueue.py Command._json": "cover, as ASCII",
+    "management/commands/jobqueue.py Command._switch": "terminal",
     "management/commands/jobqueue.py Command._line": "covered by its callers, printable",
     "management/commands/jobqueue.py Command.handle": "terminal",
     "management/commands/jobqueue.py _chosen": OWN,

@@ -199,3 +199,49 @@ def test_what_goes_to_a_terminal_is_one_plain_line() -> None:
         "mail\\x1b[31m\\nforged \\u202e\\ud800"
     )
     assert redact.printable("Grüße 💌") == "Grüße 💌"
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        *("SECRET_KEY_BASE=hunter2", "API_KEY2=hunter2", "TOKEN123=hunter2", "x\nTOKEN_1=hunter2"),
+        *("DB_PASSWORD_PROD=hunter2", "AuthHeader=hunter2", "SecretValue='hunter2'"),
+        *("STRIPE_API_KEY_LIVE: hunter2", "AWS_TOKEN_V1: hunter2"),
+        "Environment:\n  SECRET_KEY_FALLBACK=hunter2",
+        "Command '['curl', '-u', 'bob:hunter2', 'x']' returned non-zero exit status 22.",
+        *("curl -ubob:hunter2 x", "curl --user bob:hunter2", 'run ["curl", "-u", "bob:hunter2"]'),
+        *("postgres://app:2024/hunter2@db/x", "postgres://app:80?hunter2@db", "x://a:1hunter2"),
+        *("smtp://ann@example.com:hunter2@mail.example.com", "https://ann:hunter2@shop.example/"),
+        *("PGPASSWORD=hunter2", "pwd=hunter2", "dbpassword=hunter2", "privatekey=hunter2"),
+        *("accesstoken: hunter2", "clientsecret=hunter2", "sessionid=hunter2"),
+        *("mysql --password hunter2 -h db", "login --api-key hunter2"),
+    ],
+)
+def test_secrets_of_usual_shapes_are_covered_wherever_they_stand(written: str) -> None:
+    assert "hunter2" not in redact.cover_text(written)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        *("KeyError: 'email'", "SessionExpired: log in", "shop.errors.TokenExpired: log in again"),
+        *("http://127.0.0.1:8000/me@home", "postgres://db:5432/shop", "redis://cache:6379"),
+        *("ratio 3:4", "docker run --rm image", "--keyring x.gpg", "the monkey: banana"),
+    ],
+)
+def test_what_only_looks_alike_stays_readable(written: str) -> None:
+    assert redact.cover_text(written) == written
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (["curl", "-u", "bob:x", "y"], ["curl", "-u", f"bob:{COVER}", "y"]),
+        (["--password", "x", "y"], ["--password", COVER, "y"]),
+        ({"Name": "Authorization", "Value": "x"}, {"Name": "Authorization", "Value": COVER}),
+        ({"NAME": "token", "VALUE": "x"}, {"NAME": "token", "VALUE": COVER}),
+        ({"key": "password", "values": ["x"]}, {"key": COVER, "values": COVER}),
+    ],
+)
+def test_lists_of_words_and_of_headers_are_covered(value: Any, shown: Any) -> None:
+    assert redact.cover(value) == shown

@@ -204,3 +204,11 @@ def test_wrong_settings_are_one_line(settings: Any) -> None:
     assert code == 1
     assert text.startswith("JOBQUEUE['LEASE']: is not a setting")
     assert "\n" not in text
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume"])
+def test_a_misspelt_queue_among_others_changes_nothing(verb: str) -> None:
+    code, said = run(verb, "mail", "nosuch")
+    assert code == 2
+    assert "'nosuch'" in said
+    assert not Queue.objects.exists()

@@ -93,6 +93,19 @@ def test_a_job_whose_arguments_python_cannot_read_ends_alone(work):
     assert not Job.objects.filter(state=State.RUNNING).exists()
 
 
+@pytest.mark.parametrize(("column", "value"), [("kwargs", "[]"), ("args", "{}")])
+def test_arguments_of_another_kind_are_invalid_and_not_tried_again(work, column, value):
+    bad = Job.objects.create(task=jobs.call.module_path)
+    with django_connection.cursor() as cursor:
+        cursor.execute(
+            f"UPDATE jobqueue_job SET {column} = %s::jsonb WHERE id = %s", [value, bad.pk]
+        )
+    running = work()
+    state, reason, error = running.wait(lambda: ended(bad.pk))
+    assert (state, reason) == (State.DEAD, Reason.INVALID_ARGUMENTS)
+    assert "must be a JSON array" in error
+
+
 def test_a_row_whose_renewal_is_refused_ends_no_other(work, body, shared):
     stop = shared.events["stop"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from argparse import SUPPRESS, ArgumentTypeError
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -12,10 +13,11 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 from django.db.models import QuerySet
 
-from jobqueue import operations
+from jobqueue import operations, queue_names
 from jobqueue.conf import QUEUE_NAME, QUEUE_NAME_RULE, settings
 from jobqueue.insight import doctor, stats
 from jobqueue.models import Job
+from jobqueue.operations import Result
 from jobqueue.redact import cover, cover_text, printable, terminal
 from jobqueue.states import FINAL, State
 
@@ -124,22 +126,18 @@ class Command(BaseCommand):
             self._line(f"worker {name}: {row.used}/{slots} slots, {state}{leads}")
 
     def do_pause(self, options: dict[str, Any]) -> None:
-        self._report(
-            [
-                operations.pause(q, by=options["by"], reason=options["reason"])
-                for q in options["queue"]
-            ],
-            options,
-        )
+        self._switch(operations.pause, options)
 
     def do_resume(self, options: dict[str, Any]) -> None:
-        self._report(
-            [
-                operations.resume(q, by=options["by"], reason=options["reason"])
-                for q in options["queue"]
-            ],
-            options,
-        )
+        self._switch(operations.resume, options)
+
+    def _switch(self, verb: Callable[..., Result], options: dict[str, Any]) -> None:
+        """All of them or none: a misspelt name must not hide what happened to the others."""
+        faults = [fault for name in options["queue"] if (fault := queue_names.unknown(name))]
+        if faults:
+            raise CommandError(terminal(" ".join(faults)), returncode=2)
+        by, reason = options["by"], options["reason"]
+        self._report([verb(name, by=by, reason=reason) for name in options["queue"]], options)
 
     def do_cancel(self, options: dict[str, Any]) -> None:
         jobs = _chosen("cancel", options)
