@@ -49,9 +49,9 @@ def send_task_finished(ids: Sequence[int]) -> None:
 
 def _ended_by(job: Job) -> Exception | None:
     """What stands for the exception of such a job."""
+    if job.reason.startswith(Reason.WORKER_LOST):  # perhaps with the jobs that were lost with it
+        return WorkerLost()
     match job.reason:
-        case Reason.WORKER_LOST:
-            return WorkerLost()
         case Reason.EXPIRED:
             return JobExpired()
         case Reason.UNKNOWN_TASK:

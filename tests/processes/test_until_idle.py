@@ -80,7 +80,8 @@ def test_a_job_that_kills_its_worker_ends_dead_and_its_neighbours_succeed(fleet)
     wait_until(lambda: Job.objects.filter(pk=poison.id, state="DEAD").exists(), 60)
     wait_until(lambda: Job.objects.filter(state="SUCCEEDED").count() == 100, 60)
     row = Job.objects.get(pk=poison.id)
-    assert (row.attempts, row.failures, row.reason) == (2, 2, "worker lost")
+    assert (row.attempts, row.failures) == (2, 2)
+    assert row.reason.startswith("worker lost")  # it may name neighbours that were lost with it
     outcomes = Attempt.objects.filter(job_id=poison.id).values_list("outcome", "recorded_by")
     assert set(outcomes) == {("LOST", "leader")}
     wait_until(lambda: Worker.objects.filter(died_at=None).count() == 2, 60)
