@@ -38,6 +38,7 @@ LOG_SECONDS = 2.0  # for the last events, if the project's log handlers are slow
 WORST_FIRST = (1, 2, 5, 6, 3, 4, 0)
 DIED, OUT_OF_TIME = 3, 4
 REPLACED = (RECYCLED, RECYCLED_DIED)
+OWN_CODES = (0, 1, 2, 3, 4, 5, 6)  # with which a worker ends by itself
 log = get_logger()
 
 
@@ -165,7 +166,7 @@ class Supervisor:
         """Whether a child that left with this code has done all that there was for it to do."""
         if self.max_runtime is not None and code == OUT_OF_TIME:
             return True
-        return not self.restart and code not in REPLACED
+        return not self.restart and code in OWN_CODES  # not one that a job has killed
 
     def _runtime_left(self) -> float | None:
         if self.max_runtime is None:
@@ -188,7 +189,7 @@ class Supervisor:
         self.log.info("child_exited", child=number, pid=child.pid, code=code)
         if self.stopping.is_set() and code in {-number for number in STOPS}:
             return 0  # it had not yet installed its signal handlers, and so held no job
-        return 1 if code < 0 else code
+        return int(code)
 
     async def _spawn(self, number: int) -> Child:
         reading, worker = self._pipe[0], uuid4()

@@ -72,6 +72,15 @@ def test_several_processes_drain_and_the_verdict_is_the_worst(fleet):
     assert Job.objects.filter(state="SUCCEEDED").count() == 200
 
 
+@pytest.mark.spec("S160", "S197e", "D18")
+def test_a_job_that_kills_its_worker_does_not_end_a_drain(fleet):
+    poison = tasks.poison.using(max_attempts=2).enqueue()
+    enqueue_many([(tasks.add, (n, 1)) for n in range(50)])
+    assert drained(fleet, "--processes", "2") == 3
+    assert Job.objects.get(pk=poison.id).state == "DEAD"
+    assert Job.objects.filter(state="SUCCEEDED").count() == 50
+
+
 @pytest.mark.spec("S109", "S183", "S196", "D18")
 def test_a_job_that_kills_its_worker_ends_dead_and_its_neighbours_succeed(fleet):
     supervisor = fleet.start("--processes", "2")
