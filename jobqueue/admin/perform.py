@@ -35,6 +35,7 @@ from jobqueue.redact import cover_text
 
 # This many are counted; above that the planner's estimate is shown.
 COUNTED_AT_MOST = 10_000
+LONG = 500  # more than these take a while: the confirmation says how they are done
 SAMPLE = 10
 TICKED_AT_MOST = 1_000
 NONCE = re.compile(r"[0-9a-f]{32}\Z")
@@ -60,6 +61,10 @@ class Choice:
     @property
     def is_exact(self) -> bool:
         return self.selection is None or self.estimate <= COUNTED_AT_MOST
+
+    @property
+    def is_long(self) -> bool:
+        return self.selection is not None and self.estimate > LONG
 
 
 def permitted(request: HttpRequest, name: str) -> JobVerb:
