@@ -11,7 +11,7 @@ test:  ## Run the tests (ARGS="-k name" goes to pytest)
 	@scripts/test $(ARGS)
 
 security:  ## Run the tests that show the promises of docs/security.md
-	@scripts/test -n 4 --dist worksteal -m security $(ARGS)
+	@scripts/test -n 4 --dist worksteal -m security --long $(ARGS)
 
 bench:  ## Measure throughput, latency and idle cost, compared with the bare driver
 	@scripts/setup

@@ -17,7 +17,12 @@ from jobqueue.states import State
 from tests.web import rows
 from tests.web.test_admin_permissions import FORMS, ORDERS, PAGES, ROUTES, TABLES, Things
 
-pytestmark = [pytest.mark.spec("S228"), pytest.mark.django_db, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.spec("S228"),
+    pytest.mark.django_db,
+    pytest.mark.timeout(300),
+]
 GOOD_ANSWERS = {200, 302, 400, 403, 404, 405}
 SEED, DRAWS = 20261201, 100
 
