@@ -13,8 +13,8 @@ from jobqueue.redact import (
     COVER,
     cover,
     cover_text,
-    current_keys,
     is_secret,
+    listed_words,
     printable,
 )
 
@@ -27,19 +27,19 @@ Fields = dict[str, Any]
 
 def covered(fields: Fields) -> Fields:
     """Return an event's fields as every output may show them, too long texts cut."""
-    shown, keys = dict(fields), current_keys()
+    shown, listed = dict(fields), listed_words()
     for name, value in fields.items():
         kind = type(value)
         if kind is str and name not in RAW:
             short = len(value) <= SHORT
-            shown[name] = _short(name, value, keys) if short else _covered(name, value)
+            shown[name] = _short(name, value, listed) if short else _covered(name, value)
         elif kind not in NUMBERS and name not in RAW:
             shown[name] = _covered(name, value)
     return shown
 
 
 @lru_cache(maxsize=1024)
-def _short(name: str, value: str, keys: tuple[str, ...]) -> Any:
+def _short(name: str, value: str, listed: frozenset[str]) -> Any:
     """Names of tasks and queues come again and again."""
     return _covered(name, value)
 

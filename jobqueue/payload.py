@@ -101,9 +101,8 @@ def _plain(value: Any, where: str, depth: int, most: int) -> Any:
             return _plain_dict(value, where, depth, most)
         case bytes() | bytearray() | memoryview() | UserString():
             raise NotJSON(f"{where} is of type {type(value).__name__}. {_advice(value)}")
-        case Mapping() | Sequence() if (
-            len(value) > most
-        ):  # a range, for instance, takes no space itself
+        # A range, for instance, takes no space itself.
+        case Mapping() | Sequence() if len(value) > most:
             raise NotJSON(f"{where} has {len(value)} items, more than fit into {most} bytes.")
         case Mapping():
             return _plain(dict(value.items()), where, depth, most)

@@ -105,7 +105,7 @@ def cover_text(written: str) -> str:
     for needles, pattern, replacement in KNOWN_SECRETS:
         if any(needle in lowered for needle in needles):
             written = pattern.sub(replacement.replace("COVER", COVER), written)
-    return CARD.sub(_cover_card, _cover_named(written, current_keys()))
+    return CARD.sub(_cover_card, _cover_named(written, listed_words()))
 
 
 def terminal(text: object) -> str:
@@ -119,25 +119,24 @@ def is_secret(name: object) -> bool:
     Words end at a change of case, at digits, and at `_`, `-` and `.`: `apiKey` holds `key`,
     `monkey` does not.
     """
-    return isinstance(name, str) and _is_secret(name[-500:], current_keys())
+    return isinstance(name, str) and _is_secret(name[-500:], listed_words())
 
 
-def current_keys() -> tuple[str, ...]:
-    """Return REDACT; its default while the settings are wrong, of which a log line may speak."""
+def listed_words() -> frozenset[str]:
+    """Return REDACT, folded; its default while the settings are wrong: a log line may say so."""
     try:
-        return settings().redact
+        return _folded(settings().redact)
     except ImproperlyConfigured:
-        return Settings().redact
+        return _folded(Settings().redact)
 
 
 @lru_cache(maxsize=4096)
-def _is_secret(name: str, keys: tuple[str, ...]) -> bool:
-    listed = _listed(keys)
+def _is_secret(name: str, listed: frozenset[str]) -> bool:
     return any(word in listed or word.removesuffix("s") in listed for word in words(name))
 
 
 @lru_cache(maxsize=8)
-def _listed(keys: tuple[str, ...]) -> frozenset[str]:
+def _folded(keys: tuple[str, ...]) -> frozenset[str]:
     return frozenset(_fold(key) for key in keys)
 
 
@@ -150,10 +149,10 @@ def _fold(text: str) -> str:
     return unicodedata.normalize("NFKC", text).casefold()
 
 
-def _cover_named(written: str, keys: tuple[str, ...]) -> str:
+def _cover_named(written: str, listed: frozenset[str]) -> str:
     """Look at the names in which a listed word may be, each once."""
     parts, done, seen = [], 0, 0
-    for start in _hits(written, _listed(keys)):
+    for start in _hits(written, listed):
         if start < seen:
             continue
         while start > seen and _is_of_name(written[start - 1]):
@@ -162,7 +161,7 @@ def _cover_named(written: str, keys: tuple[str, ...]) -> str:
         seen = RUN.match(written, start).end()  # type: ignore[union-attr]
         if name is None or (start and _is_of_name(written[start - 1])):  # or it began earlier
             continue
-        if not _is_secret(name["name"][-500:], keys) or (
+        if not _is_secret(name["name"][-500:], listed) or (
             _begins_line(written, start) and _is_class_name(name["name"], name["between"])
         ):
             continue

@@ -167,9 +167,8 @@ def _ids(jobs: Jobs) -> Iterator[int]:
     match jobs:
         case QuerySet() if jobs.model is Job:
             chosen: QuerySet[Job] = jobs.using(settings().database)
-            if (
-                chosen.query.is_sliced or chosen.query.combinator
-            ):  # evaluated twice, it would mean other jobs
+            # Evaluated twice, such a query would mean other jobs.
+            if chosen.query.is_sliced or chosen.query.combinator:
                 yield from sorted(set(chosen.values_list("pk", flat=True)))
             else:
                 yield from _by_key(chosen.order_by("pk"))

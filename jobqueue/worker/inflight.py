@@ -98,9 +98,8 @@ class InFlight:
         self.handler_thread: HandlerThread | None = None
         self.calls: Calls | None = None  # beside it, in threads of the default executor
         self.past: list[Past] = []  # its earlier attempts, if anything will read them
-        self.result: TaskResult[..., Any] | None = (
-            None  # made once the context or a signal asks for it
-        )
+        # Made once the context or a signal asks for it.
+        self.result: TaskResult[..., Any] | None = None
         self.recording: Ending | None = None  # for an atomic handler, once its statement was sent
         self.recorded: Written | None = None  # and the answer
         self.committed = False

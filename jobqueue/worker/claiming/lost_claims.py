@@ -81,9 +81,8 @@ class LostClaims:
                 self._unresolved.remove(lost)
             for row in rows:
                 on_found(row)
-        if all(
-            lost in known for lost in self._unresolved
-        ):  # one lost meanwhile is asked about at once
+        # One that was lost meanwhile is asked about at once.
+        if all(lost in known for lost in self._unresolved):
             self._next_query_at = loop_time() + QUERY_SECONDS
 
     async def _end_backend(self, lost: LostRound, seconds: float) -> bool:

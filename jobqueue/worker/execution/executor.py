@@ -62,9 +62,8 @@ class Executor:
         self.completer, self.task_signals, self.history = completer, task_signals, history
         self.recorder = Recorder(worker, settings)
         self.leftover_tasks, self.last_errors = LeftoverTasks(), LastErrors()
-        self._default_options: dict[
-            str, Options
-        ] = {}  # by task: for calls without options of their own
+        # By task: for calls without options of their own.
+        self._default_options: dict[str, Options] = {}
         self._context = copy_context()  # each attempt starts from this, not from another attempt
         self._context.run(enter_handler_threads, handler_threads)
         self._loop_calls = LoopCalls(self._context)
@@ -118,9 +117,8 @@ class Executor:
     async def _attempt(self, inflight: InFlight) -> None:
         """Every attempt ends, even one that fails outside its handler: a claim that never ended
         would keep its slot and its lease."""
-        inflight.attach_task(
-            asyncio.current_task()
-        )  # here, since the first step is made in `start`
+        # Here, since the first step is made in `start`.
+        inflight.attach_task(asyncio.current_task())
         try:
             await self._run(inflight)
         except (asyncio.CancelledError, GeneratorExit):
@@ -219,9 +217,8 @@ class Executor:
         return JobContext(task_result=result, control=inflight.control, number=number)
 
     def _note_progress(self, inflight: InFlight) -> None:
-        inflight.control.noted = (
-            False  # before it is read, so that what comes in between is noted again
-        )
+        # Before it is read, so that what comes in between is noted again.
+        inflight.control.noted = False
         self.completer.note_progress(inflight)
 
     def _start_function(

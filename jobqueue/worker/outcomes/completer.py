@@ -53,9 +53,8 @@ class Completer:
         this many seconds."""
         self.session, self.worker, self.registry = session, worker, registry
         self.outcome_events, self.error_policy = outcome_events, error_policy
-        self.trust_seconds = (
-            trust_seconds  # seconds from a renewal's sending until it no longer counts
-        )
+        # From a renewal's sending until it no longer counts.
+        self.trust_seconds = trust_seconds
         self.pending = PendingOutcomes()
         self._refused: list[Waiting] = []  # whose late outcome is still to be recorded
         self._progress = Progress(session)
@@ -241,9 +240,8 @@ class Completer:
         elif state == State.SCHEDULED and (seconds := ending.delay or ending.hold):
             self.on_soon(seconds)
         self._unlogged.append((inflight, ending, state))
-        if (
-            len(self._unlogged) == 1
-        ):  # after the next turn, in which the claimer sends its next claim
+        # After the next turn, in which the claimer sends its next claim.
+        if len(self._unlogged) == 1:
             loop = asyncio.get_running_loop()
             loop.call_soon(loop.call_soon, self._log_written)
 

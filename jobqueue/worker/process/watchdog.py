@@ -50,9 +50,8 @@ class Watchdog:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.first_stop_at: float | None = None  # monotonic
         self.deadline: float | None = None  # monotonic; the enforced end of the process
-        self.code = (
-            FORCED  # for an enforced end; once the last line is logged, the code in that line
-        )
+        # For an enforced end; once the last line is logged, the code in that line.
+        self.code = FORCED
         # How late the loop may answer, checked as often. Well below the shortest lease.
         self.lag_seconds = min(MOST_LAG_SECONDS, settings.lease_seconds / 4)
         self._dead_man = DeadMan(settings.lease_seconds)
