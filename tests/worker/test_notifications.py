@@ -32,6 +32,8 @@ ELECT_ANOTHER = (
     " ON CONFLICT (name) DO UPDATE SET holder = EXCLUDED.holder, term = 1,"
     " acquired_at = EXCLUDED.acquired_at, expires_at = EXCLUDED.expires_at"
 )
+# Who leads must be alive, or nobody believes its lease.
+ADD_LIVING_WORKER = "INSERT INTO jobqueue_worker (id, pid, phase) VALUES (%s, 1, 'RUNNING')"
 RESIGN = "UPDATE jobqueue_leaderlease SET holder = NULL, acquired_at = NULL, expires_at = NULL"
 
 
@@ -46,8 +48,15 @@ def is_in(job, state):
 @pytest.fixture
 def running(parameters, shared):
     """A worker that follows another leader and finds nothing by itself any more."""
-    sql(ELECT_ANOTHER, uuid4())
-    given = {"poll_seconds": NEVER, "heartbeat_seconds": NEVER, "lease_seconds": 10 * NEVER}
+    other = uuid4()
+    sql(ADD_LIVING_WORKER, other)
+    sql(ELECT_ANOTHER, other)
+    given = {
+        "poll_seconds": NEVER,
+        "heartbeat_seconds": NEVER,
+        "lease_seconds": 10 * NEVER,
+        "leader_lease_seconds": 10 * NEVER,  # an hour is no longer than it can be
+    }
     with Running(parameters, lead=True, **given) as running:
         try:
             running.wait(lambda: running.worker.components.listener.is_proven)
@@ -89,7 +98,8 @@ def test_cancel_stops_a_running_handler(running, shared, body, is_addressed):
     running.state(job, "RUNNING")
     sql("UPDATE jobqueue_job SET cancel_requested_at = clock_timestamp() WHERE id = %s", job)
     notify("cancel", **({"worker": str(running.worker.identity.id)} if is_addressed else {}))
-    running.wait(lambda: running.inflight(job).control.cancelled)
+    # The row says RUNNING before the worker has heard of it.
+    running.wait(lambda: (held := running.inflight(job)) and held.control.cancelled)
     shared.events["go"].set()
 
 
